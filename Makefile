@@ -1,0 +1,33 @@
+# make demo and make test do all the set-up: a .venv is made if it is not there, and reused if it is.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint setup java clean
+.DEFAULT_GOAL := test
+
+setup: $(READY) java
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (the first time takes a few minutes)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+java:
+	@scripts/ensure-java
+
+demo: setup
+	@$(BIN)/holdfast plan examples/topologies/incidents.json --budget 1..12
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,140 @@
+"""Output fidelity: how much of the full answer is left when tasks fail (PPA, paper 000, section 2).
+
+Pure. Everything is vectorised over failure sets: ``failed[s, t]`` says whether set ``s`` has lost the task of index ``t``.
+No stream needs a matrix: `full` loses the rate-weighted mean of all senders, the others gather or sum neighbours, so
+one failure set costs O(tasks + tasks * streams in) whatever the number of substreams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from holdfast.errors import Invalid
+from holdfast.topology import Stream, Task, Topology
+
+Floats = NDArray[np.float64]
+Metric = Literal["of", "ic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """The answer for one failure set. ``objective`` sums priority x fidelity; ``fidelity`` is its share of all priority."""
+
+    fidelity: float
+    objective: float
+    queries: dict[str, float]
+
+
+def output_fidelity(topology: Topology, failed: Iterable[Task | str] | str = (), metric: Metric = "of") -> Fidelity:
+    """Fidelity of every query, and over all of them, when these tasks are lost."""
+    mask = topology.mask(topology.tasks_of(failed))[np.newaxis]
+    if metric == "ic":
+        return internal_completeness(topology, mask[0])
+    if metric != "of":
+        raise Invalid(f"metric must be of or ic, got {metric!r}")
+    values = query_fidelities(topology, mask)[0]
+    total = float(values @ priorities(topology))
+    names = (query.sink for query in topology.queries)
+    weight = float(priorities(topology).sum())
+    return Fidelity(total / weight, total, {name: float(value) for name, value in zip(names, values, strict=True)})
+
+
+def priorities(topology: Topology) -> Floats:
+    return np.array([query.priority for query in topology.queries])
+
+
+def objectives(topology: Topology, failed: ArrayLike) -> Floats:
+    """Sum of priority x fidelity for each failure set, shape [sets]."""
+    return np.asarray(query_fidelities(topology, failed) @ priorities(topology))
+
+
+def query_fidelities(topology: Topology, failed: ArrayLike) -> Floats:
+    """Fidelity of each query for each failure set, shape [sets, queries]."""
+    loss = losses(topology, failed)
+    columns = []
+    for query in topology.queries:
+        span = topology.span[query.sink]
+        columns.append(1.0 - loss[:, span] @ _shares(topology.rates[span]))
+    return np.clip(np.stack(columns, axis=1), 0.0, 1.0)
+
+
+def losses(topology: Topology, failed: ArrayLike) -> Floats:
+    """Information loss of every task for each failure set, shape [sets, tasks]."""
+    mask = np.atleast_2d(np.asarray(failed, dtype=np.bool_))
+    loss = mask.astype(np.float64)
+    for operator in topology.operators:
+        streams = topology.inputs_of(operator.name)
+        if not streams:
+            continue
+        span = topology.span[operator.name]
+        if operator.inputs == "correlated":
+            survival = np.ones_like(loss[:, span])
+            for stream in streams:
+                survival *= 1.0 - stream_losses(topology, stream, loss)
+            arriving = 1.0 - survival
+        else:
+            weights = np.stack([stream_rates(topology, stream) for stream in streams])
+            weights = np.where(weights.sum(axis=0) > 0, weights, 1.0)
+            weights = weights / weights.sum(axis=0)
+            arriving = np.zeros_like(loss[:, span])
+            for stream, weight in zip(streams, weights, strict=True):
+                arriving += stream_losses(topology, stream, loss) * weight
+        loss[:, span] = np.where(mask[:, span], 1.0, arriving)
+    return loss
+
+
+def stream_losses(topology: Topology, stream: Stream, loss: Floats) -> Floats:
+    """Loss of this stream on its way into each downstream task: the rate-weighted mean over its senders."""
+    up, down = topology.span[stream.source], topology.span[stream.target]
+    sent = loss[:, up]
+    n1, n2 = up.stop - up.start, down.stop - down.start
+    match stream.partitioning:
+        case "one-to-one":
+            return sent
+        case "split":
+            return sent[:, np.arange(n2) * n1 // n2]
+        case "full":
+            return np.repeat((sent @ _shares(topology.rates[up]))[:, np.newaxis], n2, axis=1)
+        case "merge":
+            group = np.arange(n1) * n2 // n1
+            starts = np.searchsorted(group, np.arange(n2))
+            return np.asarray(np.add.reduceat(sent * _group_shares(topology.rates[up], group), starts, axis=1))
+
+
+def stream_rates(topology: Topology, stream: Stream) -> Floats:
+    """Total rate of this stream into each downstream task."""
+    up, down = topology.span[stream.source], topology.span[stream.target]
+    rates, weights = topology.rates[up], np.array(stream.weights)
+    n1, n2 = up.stop - up.start, down.stop - down.start
+    match stream.partitioning:
+        case "one-to-one":
+            return rates
+        case "merge":
+            return np.asarray(np.bincount(np.arange(n1) * n2 // n1, rates, n2), np.float64)
+        case "full":
+            return np.asarray(rates.sum() * weights / weights.sum())
+        case "split":
+            sender = np.arange(n2) * n1 // n2
+            return np.asarray(rates[sender] * _group_shares(weights, sender))
+
+
+def _shares(rates: Floats) -> Floats:
+    """Rates as shares of one; equal where all are 0."""
+    total = rates.sum()
+    return rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))
+
+
+def _group_shares(values: Floats, group: NDArray[np.int64]) -> Floats:
+    """Each value as a share of its group's sum; equal within a group of zeros."""
+    total = np.bincount(group, values)[group]
+    count = np.bincount(group)[group]
+    return np.where(total > 0, values / np.where(total > 0, total, 1.0), 1.0 / count)
+
+
+def internal_completeness(topology: Topology, failed: NDArray[np.bool_]) -> Fidelity:
+    raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Pictures and pages: what was computed or recorded, made visible."""
