@@ -1,6 +1,6 @@
 """Output fidelity: how much of the full answer is left when tasks fail (PPA, paper 000, section 2).
 
-Pure. Everything is vectorised over failure sets: ``failed[s, t]`` says whether set ``s`` has lost the task of index ``t``.
+Pure. Everything is vectorised over failure sets: ``failed[s, t]`` says whether set ``s`` has lost task ``t``.
 No stream needs a matrix: `full` loses the rate-weighted mean of all senders, the others gather or sum neighbours, so
 one failure set costs O(tasks + tasks * streams in) whatever the number of substreams.
 """
@@ -23,7 +23,7 @@ Metric = Literal["of", "ic"]
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """The answer for one failure set. ``objective`` sums priority x fidelity; ``fidelity`` is its share of all priority."""
+    """The answer for one failure set: ``objective`` sums priority x fidelity, ``fidelity`` is its share of the most."""
 
     fidelity: float
     objective: float
