@@ -1,0 +1,193 @@
+"""The contract between a user's function and the runtime: what an operator is given and what it answers.
+
+An operator must be deterministic: the same inputs and state give the same output, so that an epoch replayed gives the
+same bytes. Its instance holds configuration only; everything it remembers between epochs is in its state tables.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import Invalid
+from holdfast.state import Change, StateSchema, StateTable
+from holdfast.topology import Task
+
+DEFAULT_TABLE = "state"
+
+
+class TableView:
+    """One state table as an operator sees it during an epoch: it reads its own writes."""
+
+    def __init__(self, table: StateTable, epoch: int) -> None:
+        self._table = table
+        self._epoch = epoch
+        self._changes: list[Change] = []
+
+    @property
+    def schema(self) -> StateSchema:
+        return self._table.schema
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        """The value columns for these keys, row for row, null where absent, and a boolean column ``found``."""
+        return self._table.lookup(keys)
+
+    def update(self, rows: pa.Table) -> None:
+        """Insert or replace rows: key and value columns; the last row of a key wins."""
+        if rows.num_rows:
+            self._change(Change.of(self.schema, upserts=rows))
+
+    def delete(self, keys: pa.Table) -> None:
+        """Remove these keys; those that are not there are passed over."""
+        if keys.num_rows:
+            self._change(Change.of(self.schema, deletes=keys))
+
+    def scan(self) -> pa.Table:
+        """Every row, in a deterministic order."""
+        return self._table.to_table()
+
+    def _change(self, change: Change) -> None:
+        self._table = self._table.apply(change, self._epoch)
+        self._changes.append(change)
+
+    @property
+    def table(self) -> StateTable:
+        """The version that holds all changes made so far."""
+        return self._table
+
+    @property
+    def change(self) -> Change:
+        """All changes of this epoch as one."""
+        return Change.combine(self.schema, self._changes)
+
+
+class State:
+    """A task's state during one epoch: its tables, and what the epoch is.
+
+    ``watermark`` is the event time, in microseconds, up to which the inputs are complete once this epoch's rows are in;
+    ``watermark_before`` is what it was when the epoch began, by which late rows are judged. None: not known yet.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, StateTable],
+        task: Task,
+        epoch: int,
+        watermark: int | None = None,
+        watermark_before: int | None = None,
+    ) -> None:
+        self._views = {name: TableView(table, epoch) for name, table in tables.items()}
+        self.task = task
+        self.epoch = epoch
+        self.watermark = watermark
+        self.watermark_before = watermark_before
+        self.counters: dict[str, int] = {}
+
+    def table(self, name: str) -> TableView:
+        if name not in self._views:
+            known = ", ".join(self._views) or "none"
+            raise Invalid(f"state table {name!r}: operator {self.task.operator} declares no such table; it has: {known}")
+        return self._views[name]
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        return self.table(DEFAULT_TABLE).lookup(keys)
+
+    def update(self, rows: pa.Table) -> None:
+        self.table(DEFAULT_TABLE).update(rows)
+
+    def delete(self, keys: pa.Table) -> None:
+        self.table(DEFAULT_TABLE).delete(keys)
+
+    def scan(self) -> pa.Table:
+        return self.table(DEFAULT_TABLE).scan()
+
+    def count(self, what: str, rows: int) -> None:
+        """Add to a counter that is reported with the epoch, such as the rows that came too late."""
+        self.counters[what] = self.counters.get(what, 0) + rows
+
+    @property
+    def views(self) -> Mapping[str, TableView]:
+        return self._views
+
+
+class Operator:
+    """What every parallel task of an operator does with its rows of an epoch.
+
+    Subclass it and write ``process``; or ``process_inputs`` where there are several input streams. Declare state tables
+    in ``tables``. ``process`` is called once an epoch, with the rows of all senders in a fixed order, also when there
+    are none: a window may close.
+    """
+
+    tables: Mapping[str, StateSchema] = {}
+    """State tables by name. One table named ``state`` is reached by ``state.lookup`` and its like."""
+
+    event_time: bool = False
+    """True for operators that need the watermark."""
+
+    def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
+        """Runs on the sender's side, before the rows of this input stream are routed: combine here what can be."""
+        return batch
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table | None:
+        """The output rows for this batch; None for none."""
+        raise NotImplementedError(f"{type(self).__name__} has neither process nor process_inputs")
+
+    def process_inputs(self, inputs: Mapping[str, pa.Table], state: State) -> pa.Table | None:
+        """The output rows for one batch of each input stream, by the name of the upstream operator."""
+        if len(inputs) != 1:
+            names = ", ".join(inputs)
+            raise Invalid(f"operator {state.task.operator} has {len(inputs)} inputs ({names}): write process_inputs")
+        (batch,) = inputs.values()
+        return self.process(batch, state)
+
+
+class FunctionOperator(Operator):
+    """A plain function as an operator: ``f(batch)`` or ``f(batch, state)``."""
+
+    def __init__(self, function: Callable[..., Any], state: StateSchema | Mapping[str, StateSchema] | None = None) -> None:
+        self.function = function
+        self.takes_state = _parameters(function) >= 2
+        if isinstance(state, StateSchema):
+            state = {DEFAULT_TABLE: state}
+        self.tables = dict(state or {})
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table | None:
+        answer = self.function(batch, state) if self.takes_state else self.function(batch)
+        return as_table(answer)
+
+
+def as_operator(what: Operator | Callable[..., Any]) -> Operator:
+    """The operator itself, or a plain function made one."""
+    if isinstance(what, Operator):
+        return what
+    if isinstance(what, type) and issubclass(what, Operator):
+        raise Invalid(f"operator {what.__name__}: pass an instance, {what.__name__}(...), not the class")
+    if callable(what):
+        return FunctionOperator(what)
+    raise Invalid(f"an operator is a holdfast.Operator or a function of (batch) or (batch, state), got {what!r}")
+
+
+def as_table(answer: Any) -> pa.Table | None:
+    """What a function returned, as an Arrow table; anything that speaks Arrow's C stream interface will do."""
+    if answer is None or isinstance(answer, pa.Table):
+        return answer
+    if isinstance(answer, pa.RecordBatch):
+        return pa.Table.from_batches([answer])
+    if hasattr(answer, "__arrow_c_stream__"):
+        return pa.table(answer)
+    raise Invalid(f"an operator answers with a pyarrow.Table or None, got {type(answer).__name__}")
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(parameter.kind in positional and parameter.default is inspect.Parameter.empty for parameter in parameters)

@@ -1,0 +1,209 @@
+"""A pipeline: operators with their functions, joined by streams; what ``holdfast.start`` runs.
+
+Immutable and validated at construction. Its ``topology`` is the same model that planners and schedulers work on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from holdfast.errors import Invalid
+from holdfast.operators.contract import Operator, as_operator
+from holdfast.topology import Operator as OperatorModel
+from holdfast.topology import Partitioning, Query, Stream, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input stream of a step. ``key``: columns by whose hash rows find their task; without, rows are dealt evenly."""
+
+    source: str
+    key: tuple[str, ...] = ()
+    partitioning: Partitioning | None = None
+    weights: tuple[float, ...] = ()
+
+
+def stream(
+    source: str,
+    key: str | Sequence[str] = (),
+    partitioning: Partitioning | None = None,
+    weights: Sequence[float] = (),
+) -> Input:
+    """The output of operator ``source`` as an input.
+
+    Keyed streams are `full` unless said otherwise; others are `one-to-one`, `merge` or `split`, as parallelism has it.
+    """
+    return Input(source, (key,) if isinstance(key, str) else tuple(key), partitioning, tuple(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator of a pipeline: its name, what it does, what it reads. No inputs: a source.
+
+    A source's operator sees the rows of its streaming DataFrame and must be stateless. ``event_time`` names its time
+    column and ``delay_seconds`` how long rows may be late. ``correlated``: an answer needs all inputs (a join).
+    ``priority``: given, the output of this operator is a query; by default every sink of the graph is one.
+    """
+
+    name: str
+    operator: Operator
+    inputs: tuple[Input, ...] = ()
+    parallelism: int = 1
+    correlated: bool = False
+    priority: float | None = None
+    costs: tuple[float, ...] = ()
+    event_time: str | None = None
+    delay_seconds: float = 0.0
+
+
+def source(
+    name: str,
+    operator: Operator | Callable[..., Any] | None = None,
+    *,
+    parallelism: int = 1,
+    event_time: str | None = None,
+    delay_seconds: float = 0.0,
+    priority: float | None = None,
+) -> Step:
+    """Where a streaming DataFrame enters; ``operator`` is applied to its rows (as they are, when None)."""
+    made = as_operator(operator) if operator is not None else as_operator(_same)
+    if made.tables:
+        raise Invalid(f"source {name}: a source must be stateless; put the stateful operator behind it")
+    if delay_seconds < 0:
+        raise Invalid(f"source {name}: delay_seconds must be 0 or more, got {delay_seconds}")
+    return Step(
+        name,
+        made,
+        parallelism=parallelism,
+        priority=priority,
+        event_time=event_time,
+        delay_seconds=delay_seconds,
+    )
+
+
+def step(
+    name: str,
+    operator: Operator | Callable[..., Any],
+    inputs: Input | str | Iterable[Input | str],
+    *,
+    parallelism: int = 1,
+    correlated: bool = False,
+    priority: float | None = None,
+    costs: Sequence[float] = (),
+) -> Step:
+    """An operator over one or more input streams."""
+    listed = [inputs] if isinstance(inputs, (Input, str)) else list(inputs)
+    if not listed:
+        raise Invalid(f"operator {name}: name at least one input, or make it a source")
+    streams = tuple(stream(each) if isinstance(each, str) else each for each in listed)
+    return Step(name, as_operator(operator), streams, parallelism, correlated, priority, tuple(costs))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps, upstream first or in any order; ``topology`` is what they form."""
+
+    steps: tuple[Step, ...]
+    domains: Mapping[str, Any] = field(default_factory=dict)
+
+    def __init__(self, *steps: Step) -> None:
+        object.__setattr__(self, "steps", tuple(steps))
+        object.__setattr__(self, "domains", {})
+        _ = self.topology  # whatever is wrong is told now
+        for each in steps:
+            if each.operator.tables and any(not given.key for given in each.inputs) and each.parallelism > 1:
+                unkeyed = next(given.source for given in each.inputs if not given.key)
+                if self.input(each.name, unkeyed).partitioning in ("full", "split"):
+                    raise Invalid(
+                        f"stream {unkeyed} -> {each.name}: a stateful operator with {each.parallelism} tasks needs a "
+                        f"keyed stream; say stream({unkeyed!r}, key=...)"
+                    )
+
+    @cached_property
+    def topology(self) -> Topology:
+        parallelism = {each.name: each.parallelism for each in self.steps}
+        operators = [
+            OperatorModel(
+                each.name,
+                each.parallelism,
+                costs=each.costs,
+                inputs="correlated" if each.correlated else "independent",
+                stateful=bool(each.operator.tables),
+            )
+            for each in self.steps
+        ]
+        streams = []
+        for each in self.steps:
+            for given in each.inputs:
+                if given.source not in parallelism:
+                    known = ", ".join(parallelism)
+                    raise Invalid(f"stream {given.source} -> {each.name}: unknown operator {given.source!r}; known: {known}")
+                partitioning = given.partitioning or _partitioning(given, parallelism[given.source], each.parallelism)
+                streams.append(Stream(given.source, each.name, partitioning, given.weights))
+        queries = [Query(each.name, each.priority) for each in self.steps if each.priority is not None]
+        return Topology(tuple(operators), tuple(streams), tuple(queries))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Step]:
+        return {each.name: each for each in self.steps}
+
+    def input(self, name: str, source: str) -> Stream:
+        """The stream between these two operators."""
+        return next(each for each in self.topology.inputs_of(name) if each.source == source)
+
+    @cached_property
+    def sources(self) -> tuple[Step, ...]:
+        return tuple(each for each in self.steps if not each.inputs)
+
+    @cached_property
+    def timed(self) -> frozenset[str]:
+        """Operators that keep a watermark: those that ask for it, and those where several timed streams meet."""
+        with_time: set[str] = {each.name for each in self.sources if each.event_time}
+        keeping: set[str] = set()
+        for operator in self.topology.operators:
+            each = self.by_name[operator.name]
+            if any(given.source in with_time for given in each.inputs):
+                with_time.add(each.name)
+                if each.operator.event_time or len(each.inputs) > 1:
+                    keeping.add(each.name)
+            elif each.operator.event_time:
+                raise Invalid(
+                    f"operator {each.name}: it needs event time, but no source upstream of it names one; "
+                    f"say source(..., event_time=COLUMN)"
+                )
+        return frozenset(keeping)
+
+    @cached_property
+    def signature(self) -> dict[str, Any]:
+        """What must stay the same for a store to fit: structure, keys and state schemas, as JSON."""
+        return {
+            each.name: {
+                "parallelism": each.parallelism,
+                "inputs": {
+                    given.source: {
+                        "key": list(given.key),
+                        "partitioning": self.input(each.name, given.source).partitioning,
+                        "weights": list(self.input(each.name, given.source).weights),
+                    }
+                    for given in each.inputs
+                },
+                "tables": {name: json.loads(schema.to_json()) for name, schema in each.operator.tables.items()},
+            }
+            for each in self.steps
+        }
+
+
+def _partitioning(given: Input, upstream: int, downstream: int) -> Partitioning:
+    if given.key and downstream > 1:
+        return "full"
+    if upstream == downstream:
+        return "one-to-one"
+    return "merge" if upstream > downstream else "split"
+
+
+def _same(batch: Any) -> Any:
+    return batch
