@@ -12,17 +12,20 @@ from holdfast.topology.model import (
     Task,
     Topology,
 )
+from holdfast.topology.random import Knobs, random_topology
 
 __all__ = [
     "INPUTS",
     "PARTITIONINGS",
     "Inputs",
+    "Knobs",
     "Operator",
     "Partitioning",
     "Query",
     "Stream",
     "Task",
     "Topology",
+    "random_topology",
     "read_topology",
     "topology_from",
     "topology_to",

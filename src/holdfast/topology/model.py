@@ -207,6 +207,16 @@ class Topology:
     def outputs_of(self, name: str) -> tuple[Stream, ...]:
         return self._out_of[name]
 
+    def upstream_of(self, name: str) -> frozenset[str]:
+        """The names of this operator and of every operator whose output reaches it."""
+        found, waiting = {name}, [name]
+        while waiting:
+            for stream in self.inputs_of(waiting.pop()):
+                if stream.source not in found:
+                    found.add(stream.source)
+                    waiting.append(stream.source)
+        return frozenset(found)
+
     @property
     def sources(self) -> tuple[Operator, ...]:
         return tuple(operator for operator in self.operators if not self.inputs_of(operator.name))

@@ -1,4 +1,4 @@
-"""Output fidelity: how much of the full answer is left when tasks fail (PPA, paper 000, section 2).
+"""Information loss, from sources to queries, when tasks fail (paper 000, section 3.1).
 
 Pure. Everything is vectorised over failure sets: ``failed[s, t]`` says whether set ``s`` has lost task ``t``.
 No stream needs a matrix: `full` loses the rate-weighted mean of all senders, the others gather or sum neighbours, so
@@ -7,41 +7,12 @@ one failure set costs O(tasks + tasks * streams in) whatever the number of subst
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.errors import Invalid
-from holdfast.topology import Stream, Task, Topology
+from holdfast.topology import Stream, Topology
 
 Floats = NDArray[np.float64]
-Metric = Literal["of", "ic"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fidelity:
-    """The answer for one failure set: ``objective`` sums priority x fidelity, ``fidelity`` is its share of the most."""
-
-    fidelity: float
-    objective: float
-    queries: dict[str, float]
-
-
-def output_fidelity(topology: Topology, failed: Iterable[Task | str] | str = (), metric: Metric = "of") -> Fidelity:
-    """Fidelity of every query, and over all of them, when these tasks are lost."""
-    mask = topology.mask(topology.tasks_of(failed))[np.newaxis]
-    if metric == "ic":
-        return internal_completeness(topology, mask[0])
-    if metric != "of":
-        raise Invalid(f"metric must be of or ic, got {metric!r}")
-    values = query_fidelities(topology, mask)[0]
-    total = float(values @ priorities(topology))
-    names = (query.sink for query in topology.queries)
-    weight = float(priorities(topology).sum())
-    return Fidelity(total / weight, total, {name: float(value) for name, value in zip(names, values, strict=True)})
 
 
 def priorities(topology: Topology) -> Floats:
@@ -63,8 +34,11 @@ def query_fidelities(topology: Topology, failed: ArrayLike) -> Floats:
     return np.clip(np.stack(columns, axis=1), 0.0, 1.0)
 
 
-def losses(topology: Topology, failed: ArrayLike) -> Floats:
-    """Information loss of every task for each failure set, shape [sets, tasks]."""
+def losses(topology: Topology, failed: ArrayLike, correlation: bool = True) -> Floats:
+    """Information loss of every task for each failure set, shape [sets, tasks].
+
+    Without ``correlation`` joins are treated like any other operator, as internal completeness does.
+    """
     mask = np.atleast_2d(np.asarray(failed, dtype=np.bool_))
     loss = mask.astype(np.float64)
     for operator in topology.operators:
@@ -72,7 +46,7 @@ def losses(topology: Topology, failed: ArrayLike) -> Floats:
         if not streams:
             continue
         span = topology.span[operator.name]
-        if operator.inputs == "correlated":
+        if correlation and operator.inputs == "correlated":
             survival = np.ones_like(loss[:, span])
             for stream in streams:
                 survival *= 1.0 - stream_losses(topology, stream, loss)
@@ -134,7 +108,3 @@ def _group_shares(values: Floats, group: NDArray[np.int64]) -> Floats:
     total = np.bincount(group, values)[group]
     count = np.bincount(group)[group]
     return np.where(total > 0, values / np.where(total > 0, total, 1.0), 1.0 / count)
-
-
-def internal_completeness(topology: Topology, failed: NDArray[np.bool_]) -> Fidelity:
-    raise NotImplementedError
