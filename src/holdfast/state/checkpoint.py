@@ -1,0 +1,164 @@
+"""Checkpoints: the files of every task's state at one epoch, named by a manifest that is put in place last.
+
+Here are the values and how they are read; what is written, and in which order, is in store.py and writer.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import Invalid
+from holdfast.state.change import Change
+from holdfast.state.entries import Damaged, FileEntry, checksum, read_checked, read_document
+from holdfast.state.files import Files
+from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
+from holdfast.state.names import table_label, task_folder
+from holdfast.state.ranges import Routing
+from holdfast.state.run import Run
+from holdfast.state.schema import StateSchema
+from holdfast.state.task import TaskState
+
+FOLDER = "checkpoints"
+STATE = "state"
+_MANIFEST = re.compile(r"(-?\d+)-(\d{10})-(\d{4})\.json")
+_FILE = re.compile(r"(-?\d+)-(full|-?\d+)-(\d{10})-[0-9a-f]{32}\.(.*)\.arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of every task at ``epoch``: for each the chain of files, oldest first, that give it."""
+
+    epoch: int
+    token: int
+    revision: int
+    tasks: Mapping[str, tuple[FileEntry, ...]]
+    routing: Mapping[str, Routing] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{FOLDER}/{self.epoch:012d}-{self.token:010d}-{self.revision:04d}.json"
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.bytes for chain in self.tasks.values() for entry in chain)
+
+    def chain(self, task: str) -> tuple[FileEntry, ...]:
+        try:
+            return self.tasks[task]
+        except KeyError:
+            have = ", ".join(self.tasks) or "none"
+            raise Invalid(f"checkpoint {self.epoch}: no task {task!r}, tasks are {have}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "token": self.token,
+            "revision": self.revision,
+            "tasks": {task: [entry.to_json() for entry in chain] for task, chain in self.tasks.items()},
+            "routing": {operator: table.to_json() for operator, table in self.routing.items()},
+            "extra": dict(self.extra),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Checkpoint:
+        tasks = {task: tuple(FileEntry.from_json(e) for e in chain) for task, chain in body["tasks"].items()}
+        routing = {operator: Routing.from_json(table) for operator, table in body["routing"].items()}
+        return cls(body["epoch"], body["token"], body["revision"], tasks, routing, body["extra"])
+
+
+def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> list[str]:
+    """Names of the manifests that count, oldest first, the latest revision of each epoch alone."""
+    best: dict[int, tuple[int, int, str]] = {}
+    for name in files.list(FOLDER):
+        if (match := _MANIFEST.fullmatch(name)) is None:
+            continue
+        epoch, token, revision = map(int, match.groups())
+        if token < newest and found is not None and name not in found["checkpoints"]:
+            continue
+        best[epoch] = max(best.get(epoch, (-1, -1, "")), (token, revision, name))
+    return [f"{FOLDER}/{best[epoch][2]}" for epoch in sorted(best)]
+
+
+def manifest_epoch(name: str) -> float:
+    """The epoch in a manifest's name; infinity for a file that is none."""
+    match = _MANIFEST.fullmatch(name)
+    return int(match[1]) if match else float("inf")
+
+
+def read_manifest(files: Files, name: str) -> Checkpoint:
+    """The checkpoint of a manifest, or Damaged."""
+    try:
+        checkpoint = Checkpoint.from_json(read_document(files, "checkpoint", name))
+    except (KeyError, TypeError) as error:
+        raise Damaged(f"{name} lacks {error}") from error
+    if checkpoint.name != name:
+        raise Damaged(f"{name} holds the manifest of {checkpoint.name}: files were swapped")
+    return checkpoint
+
+
+def write_runs(
+    files: Files,
+    task: str,
+    epoch: int,
+    since: int | None,
+    runs: Mapping[str, tuple[StateSchema, Run]],
+    *,
+    token: int,
+    sync: bool,
+) -> list[FileEntry]:
+    """One file a table, named by task, epochs, token and content: nobody's file ever takes another's place."""
+    entries = []
+    for table in sorted(runs) or [""]:
+        about = {"kind": "checkpoint", "task": str(task), "table": table, "epoch": epoch, "since": since}
+        data = encode_run(*runs[table], about) if runs else encode_note(about)
+        proof = checksum(data)
+        span = "full" if since is None else str(since)
+        label = f"{epoch:012d}-{span}-{token:010d}-{proof}.{table_label(table)}.arrow"
+        path = f"{STATE}/{task_folder(task)}/{label}"
+        files.put(path, data, sync)
+        rows = len(runs[table][1]) if runs else 0
+        entries.append(FileEntry(path, data.size, proof, rows, table, epoch, since))
+    return entries
+
+
+def file_facts(name: str) -> tuple[int, int] | None:
+    """Epoch and token of a state file, from its name."""
+    match = _FILE.fullmatch(name)
+    return (int(match[1]), int(match[3])) if match else None
+
+
+def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, Run] | None:
+    """The run of a file, checked; None for one that says that there are no tables. Damaged if anything is wrong."""
+    data = read_checked(files, entry)
+    if not entry.table:
+        return None
+    try:
+        schema, run, note = decode_run(data)
+    except Unreadable as error:
+        raise Damaged(f"{entry.path}: {error}") from error
+    if (note.get("task"), note.get("table"), note.get("epoch")) != (str(task), entry.table, entry.epoch):
+        raise Damaged(f"{entry.path} is of {note.get('task')} at epoch {note.get('epoch')}: files were swapped")
+    return schema, run
+
+
+def read_chain(files: Files, task: str, chain: Iterable[FileEntry], epoch: int) -> TaskState:
+    """A task's state from its chain of files. Cost follows the bytes in them."""
+    state: TaskState | None = None
+    steps: dict[tuple[int, int | None], dict[str, Change]] = {}
+    for entry in chain:
+        step = steps.setdefault((entry.epoch, entry.since), {})
+        if (read := read_run(files, task, entry)) is not None:
+            step[entry.table] = Change.of_run(*read)
+    for (at, since), changes in steps.items():
+        if since is None:
+            state = TaskState(at)
+        if state is None:
+            raise Damaged(f"task {task}: its files begin with changes since epoch {since}, without a whole state")
+        state = state.apply(changes, at)
+    if state is None:
+        raise Damaged(f"task {task}: the manifest names no files for it")
+    return state if state.epoch == epoch else state.apply({}, epoch)

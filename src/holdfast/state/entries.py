@@ -1,0 +1,98 @@
+"""What a manifest says of a file, and the JSON documents of a store with their checksums. Plain data, any process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import Invalid, Unrecoverable
+from holdfast.state.files import Files
+
+LAYOUT = 1
+"""The version of the store's layout, in every document (docs/store-layout.md)."""
+
+
+class Damaged(Unrecoverable):
+    """A file of the store is torn, truncated, altered, swapped or missing; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file: where it is, what is in it, and the checksum that proves it. ``since`` None: a whole table."""
+
+    path: str
+    bytes: int
+    checksum: str
+    rows: int
+    table: str = ""
+    epoch: int = 0
+    since: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> FileEntry:
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise Invalid(f"file entry: {error}") from error
+
+
+def checksum(data: bytes | pa.Buffer) -> str:
+    """SHA-256, the first 128 bits of it, in hex."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def read_checked(files: Files, entry: FileEntry) -> pa.Buffer:
+    """The file that ``entry`` describes, or Damaged with what is wrong with it."""
+    try:
+        data = files.read(entry.path)
+    except FileNotFoundError:
+        raise Damaged(f"{entry.path} is missing") from None
+    if data.size != entry.bytes:
+        raise Damaged(f"{entry.path} has {data.size} bytes, {entry.bytes} were written")
+    if checksum(data) != entry.checksum:
+        raise Damaged(f"{entry.path} was altered: its checksum is not the one in the manifest")
+    return data
+
+
+def document(kind: str, content: Mapping[str, Any]) -> bytes:
+    """A JSON document that carries its own checksum."""
+    body = {"format": f"holdfast-{kind}", "layout": LAYOUT, **content}
+    try:
+        plain = _canonical(body)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"{kind}: only JSON can be stored, without NaN or infinity: {error}") from error
+    return json.dumps({**body, "checksum": checksum(plain)}, sort_keys=True, indent=1, allow_nan=False).encode()
+
+
+def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
+    """The document of that name, or Damaged."""
+    try:
+        data = files.read(name).to_pybytes()
+    except FileNotFoundError:
+        raise Damaged(f"{name} is missing") from None
+    try:
+        body = json.loads(data)
+        found = body.pop("checksum")
+        whole = checksum(_canonical(body)) == found
+    except (ValueError, KeyError, AttributeError, TypeError):
+        whole = False
+        body = {}
+    if not whole:
+        raise Damaged(f"{name} is torn or was altered")
+    if body.get("layout") != LAYOUT:
+        raise Invalid(f"{files.url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
+    if body.get("format") != f"holdfast-{kind}":
+        raise Damaged(f"{name} is a {body.get('format')}, not a holdfast-{kind}: files were swapped")
+    return dict(body)
+
+
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

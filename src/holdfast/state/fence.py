@@ -1,0 +1,142 @@
+"""Fencing: one writer to a store. Each takes the next token; commits of an older one fail, or are ignored for good.
+
+A claim is a file created exclusively. After claiming, the new writer lists what it found committed; whatever an older
+writer puts in place later is not on that list and does not exist for any reader (docs/store-layout.md has the proof).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.state.entries import Damaged, document, read_document
+from holdfast.state.files import Files
+
+FOLDER = "fence"
+_CLAIM = re.compile(r"(\d{10})\.json")
+
+
+class Held(HoldfastError):
+    """Another writer holds the store. Exit code 1."""
+
+
+class Fenced(HoldfastError):
+    """A newer writer has taken the store over; this one can commit nothing more. Exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who took the store, and with which token."""
+
+    token: int
+    owner: str
+    host: str
+    process: str
+    lease: float
+
+
+def newest_token(files: Files) -> int:
+    """The highest token ever claimed; 0 for none."""
+    return max((int(m[1]) for name in files.list(FOLDER) if (m := _CLAIM.fullmatch(name))), default=0)
+
+
+def check(files: Files, token: int) -> None:
+    """Fenced if a newer writer has claimed the store."""
+    newest = newest_token(files)
+    if newest > token:
+        raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
+
+
+def claim(files: Files, owner: str, lease: float, force: bool, clock: Callable[[], float]) -> Claim:
+    """The next token, or Held if a live writer has the store and ``force`` is not set."""
+    newest = newest_token(files)
+    if newest and not force:
+        _refuse_if_held(files, newest, clock())
+    mine = Claim(newest + 1, owner, _host(), _process(os.getpid()), lease)
+    try:
+        files.create(f"{FOLDER}/{mine.token:010d}.json", document("claim", asdict(mine)), sync=True)
+    except FileExistsError:
+        raise Held(f"store {files.url}: another writer took it at this very moment") from None
+    beat(files, mine.token, clock())
+    return mine
+
+
+def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
+    """Put down what was committed when this writer came: nothing else of older writers counts from now on."""
+    files.put(f"{FOLDER}/{token:010d}.found.json", document("found", {"token": token, **found}), sync=True)
+
+
+def inherited(files: Files) -> tuple[int, dict[str, Any] | None]:
+    """The newest token, and what its writer found; None while it has not said (then everything counts)."""
+    newest = newest_token(files)
+    return newest, _found(files, newest)
+
+
+def inherited_before(files: Files, token: int) -> tuple[int, dict[str, Any] | None]:
+    """The same as it was before ``token`` was claimed."""
+    older = [int(m[1]) for name in files.list(FOLDER) if (m := _CLAIM.fullmatch(name)) and int(m[1]) < token]
+    newest = max(older, default=0)
+    return newest, _found(files, newest)
+
+
+def _found(files: Files, token: int) -> dict[str, Any] | None:
+    try:
+        return read_document(files, "found", f"{FOLDER}/{token:010d}.found.json")
+    except Damaged:
+        return None
+
+
+def beat(files: Files, token: int, now: float, released: bool = False) -> None:
+    """A sign of life. It needs no fsync: after a machine's crash there is no life."""
+    files.put(f"{FOLDER}/{token:010d}.beat", document("beat", {"at": now, "released": released}), sync=False)
+
+
+def _refuse_if_held(files: Files, token: int, now: float) -> None:
+    try:
+        last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")
+        body = read_document(files, "claim", f"{FOLDER}/{token:010d}.json")
+    except Damaged:
+        return
+    if last["released"] or now - last["at"] > body["lease"]:
+        return
+    if body["host"] == _host() and _process(int(body["process"].partition("@")[0])) != body["process"]:
+        return
+    raise Held(
+        f"store {files.url}: held by {body['owner']} (process {body['process'].partition('@')[0]}), last heard "
+        f"{max(now - last['at'], 0):.0f} s ago; stop it, wait until {body['lease']:.0f} s have passed, or use force"
+    )
+
+
+def _host() -> str:
+    """This machine since its last boot."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()}@{boot}"
+
+
+def _process(pid: int) -> str:
+    """A process by its number and start, so that a number used again is not taken for the same process."""
+    try:
+        return f"{pid}@{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        pass
+    return f"{pid}@"
+
+
+def wall_clock() -> float:
+    return time.time()

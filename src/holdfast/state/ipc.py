@@ -1,0 +1,106 @@
+"""Runs as Arrow IPC files and back: the row columns, then ``__hash`` and, where there are tombstones, ``__alive``.
+
+Any Arrow reader opens these files. Their schema metadata says whose state they hold and which epochs they cover.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.run import Run
+from holdfast.state.schema import StateSchema
+
+HASH = "__hash"
+ALIVE = "__alive"
+METADATA = b"holdfast"
+
+
+class Unreadable(Exception):
+    """These bytes are not a run; the message says why. Callers turn it into words about the file."""
+
+
+def encode_run(schema: StateSchema, run: Run, about: Mapping[str, Any]) -> pa.Buffer:
+    """One Arrow IPC file in memory; ``about`` is JSON kept in the schema's metadata."""
+    fields = [*run.rows.schema, pa.field(HASH, pa.uint64(), nullable=False)]
+    columns = [*run.rows.columns, pa.array(run.hashes)]
+    if run.alive is not None:
+        fields.append(pa.field(ALIVE, pa.bool_(), nullable=False))
+        columns.append(pa.array(run.alive))
+    note = note_bytes({"key": schema.key.names, **about})
+    batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, metadata={METADATA: note}))
+    return encode_batch(batch)
+
+
+def encode_note(about: Mapping[str, Any]) -> pa.Buffer:
+    """An Arrow IPC file without columns: only what it says about itself."""
+    return encode_batch(pa.RecordBatch.from_arrays([], schema=pa.schema([], metadata={METADATA: note_bytes(about)})))
+
+
+def note_bytes(about: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": 1, **about}, sort_keys=True, allow_nan=False).encode()
+
+
+def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    """A record batch as an Arrow IPC file in memory."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode_batch(data: pa.Buffer | bytes) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    """The batch of an Arrow IPC file (without a copy) and what its metadata says."""
+    try:
+        reader = pa.ipc.open_file(pa.py_buffer(data) if isinstance(data, bytes) else data)
+        if reader.num_record_batches != 1:
+            raise Unreadable(f"expected one record batch, found {reader.num_record_batches}")
+        batch = reader.get_batch(0)
+        note = json.loads((batch.schema.metadata or {})[METADATA])
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise Unreadable(f"not an Arrow IPC file of Holdfast ({error})") from error
+    if not isinstance(note, dict) or note.get("format") != 1:
+        raise Unreadable(f"format {note.get('format') if isinstance(note, dict) else note!r}, expected 1")
+    return batch, note
+
+
+def decode_run(data: pa.Buffer | bytes, spilled: bool = False) -> tuple[StateSchema, Run, dict[str, Any]]:
+    """What ``encode_run`` wrote. Columns are views of ``data``."""
+    batch, note = decode_batch(data)
+    names = batch.schema.names
+    key = note.get("key")
+    if not isinstance(key, list) or HASH not in names or names[: len(key)] != key:
+        raise Unreadable("the key columns are not where the metadata says")
+    width = names.index(HASH)
+    schema = StateSchema(pa.schema(list(batch.schema)[: len(key)]), pa.schema(list(batch.schema)[len(key) : width]))
+    rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=schema.arrow)
+    hashes = batch.column(HASH).to_numpy(zero_copy_only=True)
+    if len(hashes) > 1 and not bool((hashes[1:] >= hashes[:-1]).all()):
+        raise Unreadable("rows are not in the order of their hashes")
+    alive = batch.column(ALIVE).to_numpy(zero_copy_only=False) if ALIVE in names else None
+    return schema, Run(rows, hashes, len(key), alive, spilled), note
+
+
+def spill(schema: StateSchema, run: Run, directory: Path) -> Run:
+    """The same run, read from local disk through the page cache instead of held in memory."""
+    import tempfile
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="spill-", suffix=".arrow") as file:
+        file.write(encode_run(schema, run, {"kind": "spill"}))
+        file.flush()
+        # The mapping keeps the file's blocks until the run is gone; its name goes now, so no crash leaves it behind.
+        data = pa.memory_map(file.name).read_buffer()
+    return decode_run(data, spilled=True)[1]
+
+
+def same_hashes(run: Run) -> bool:
+    """Whether the stored hashes are those of the stored keys."""
+    from holdfast.state.keys import hash64
+
+    return bool(np.array_equal(hash64(run.keys.columns, len(run)), run.hashes))

@@ -1,0 +1,275 @@
+"""A node's own copies of task states: snapshots and changelogs as Arrow files in a local directory.
+
+Any worker process of the node gets a version by mapping files, or by applying the changes it lacks to an older version
+it holds. A file's checksum is in its name; one that does not match is taken for missing, never for state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.state.change import Change
+from holdfast.state.files import LocalFiles
+from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
+from holdfast.state.names import folder_task, table_label, task_folder
+from holdfast.state.run import Run, overlay
+from holdfast.state.schema import StateSchema
+from holdfast.state.table import StateTable
+from holdfast.state.task import TaskState
+
+_NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
+_FOLD_RATIO = 2
+
+
+class Missing(HoldfastError):
+    """This node does not have that version of that task (whole); restore it from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One file: a table's rows at ``epoch`` (``since`` None), or its changes in (since, epoch]."""
+
+    path: Path
+    epoch: int
+    since: int | None
+    number: int
+    count: int
+    checksum: int
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """All files of one version or change."""
+
+    epoch: int
+    since: int | None
+    parts: tuple[_Part, ...]
+
+    @property
+    def nbytes(self) -> int:
+        total = 0
+        for part in self.parts:
+            with contextlib.suppress(FileNotFoundError):
+                total += part.path.stat().st_size
+        return total
+
+
+class LocalState:
+    """Task states of one node. Several processes may use one directory at once."""
+
+    def __init__(self, directory: str | os.PathLike[str], sync: bool = False) -> None:
+        self.directory = Path(directory)
+        self._files = LocalFiles(self.directory)
+        self._sync = sync
+
+    def save(self, task: str, epoch: int, changes: Mapping[str, Change], since: int | None = None) -> int:
+        """Keep the changes that lead from version ``since`` (epoch - 1 by default) to ``epoch``; bytes written."""
+        base = epoch - 1 if since is None else since
+        return self._write(task, epoch, base, {name: _run_of(change) for name, change in changes.items()})
+
+    def restore(self, task: str, state: TaskState) -> int:
+        """Keep a whole version: the first one of a task, or one from the durable store or a peer; bytes written."""
+        return self._write(task, state.epoch, None, {name: (t.schema, t.flat()) for name, t in state.tables.items()})
+
+    def load(self, task: str, epoch: int, cached: TaskState | None = None) -> TaskState:
+        """Version ``epoch``, from files alone or from ``cached``, an older version, and the changes it lacks."""
+        if cached is not None and cached.epoch == epoch:
+            return cached
+        before: list[_Step] = []
+        # Another process may fold the files under our hands: as long as there is something new to see, look again.
+        while (steps := self._steps(task)) != before:
+            before = steps
+            if cached is not None and (state := self._climb(steps, cached, epoch)) is not None:
+                return state
+            for base in sorted((s for s in steps if s.since is None and s.epoch <= epoch), key=lambda s: -s.epoch):
+                state = self._snapshot(base)
+                if state is not None and (state := self._climb(steps, state, epoch)) is not None:
+                    return state
+        have = ", ".join(str(e) for e in sorted({step.epoch for step in steps})[-5:])
+        raise Missing(f"task {task}: version {epoch} is not whole in {self.directory}; epochs there: {have or 'none'}")
+
+    def changes(self, task: str, since: int, epoch: int) -> dict[str, Change]:
+        """What changed in (since, epoch], one change a table: what an incremental checkpoint writes."""
+        at, runs = epoch, list[dict[str, tuple[StateSchema, Run]]]()
+        steps = self._steps(task)
+        while at > since:
+            for step in sorted((s for s in steps if s.epoch == at and s.since is not None), key=lambda s: s.since or 0):
+                if (step.since or 0) >= since and (read := self._read(step)) is not None:
+                    runs.append(read)
+                    at = step.since or 0
+                    break
+            else:
+                raise Missing(f"task {task}: the changes of ({since}, {epoch}] are not all in {self.directory} (whole)")
+        total: dict[str, tuple[StateSchema, Run]] = {}
+        for read in reversed(runs):
+            total = _overlaid(total, read)
+        return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
+
+    def drop(self, task: str, before: int) -> None:
+        """Let go of what only versions older than ``before`` need, and fold long changelogs.
+
+        Changes up to ``before`` are folded into like-sized neighbours, and into a new snapshot once they outweigh it,
+        so files stay few and bytes written follow what changed.
+        """
+        steps = self._steps(task)
+        whole = [s for s in steps if s.since is None and s.epoch <= before]
+        if not whole:
+            return
+        base = max(whole, key=lambda s: s.epoch)
+        for step in steps:
+            if step.epoch <= base.epoch and step is not base:
+                _remove(step)
+        tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
+        if sum(step.nbytes for step in tail) > base.nbytes:
+            with contextlib.suppress(Missing):
+                self.restore(task, self.load(task, before))
+                for step in (base, *tail):
+                    _remove(step)
+                return
+        self._fold(task, tail)
+
+    def forget(self, task: str) -> None:
+        """Everything of one task."""
+        self._files.delete_folder(task_folder(task))
+
+    def tasks(self) -> list[str]:
+        return [folder_task(name) for name in self._files.list("")]
+
+    def epochs(self, task: str) -> list[int]:
+        """Epochs that files are there for, whole or not."""
+        return sorted({step.epoch for step in self._steps(task)})
+
+    def nbytes(self, task: str | None = None) -> int:
+        """Bytes on disk, of one task or of all."""
+        tasks = self.tasks() if task is None else [task]
+        return sum(step.nbytes for one in tasks for step in self._steps(one))
+
+    def _fold(self, task: str, tail: list[_Step]) -> None:
+        """Fold neighbours of like size, newest first, as runs are folded in memory."""
+        while len(tail) > 1:
+            older, newer = tail[-2], tail[-1]
+            if older.nbytes > _FOLD_RATIO * newer.nbytes or older.epoch != newer.since:
+                return
+            first, second = self._read(older), self._read(newer)
+            if first is None or second is None:
+                return
+            self._write(task, newer.epoch, older.since, _overlaid(first, second))
+            _remove(older)
+            _remove(newer)
+            tail = tail[:-2] + [s for s in self._steps(task) if s.epoch == newer.epoch and s.since == older.since][:1]
+
+    def _write(self, task: str, epoch: int, since: int | None, runs: Mapping[str, tuple[StateSchema, Run]]) -> int:
+        folder, total = task_folder(task), 0
+        # A version without tables is still a version: one file without columns says so.
+        named = sorted(runs) or [""]
+        for number, name in enumerate(named):
+            about = {"kind": "local", "task": str(task), "table": name, "epoch": epoch, "since": since}
+            data = encode_run(*runs[name], about) if runs else encode_note(about)
+            span = "full" if since is None else str(since)
+            label = f"{epoch}.{span}.{number}of{len(named)}.{zlib.crc32(data):08x}.{table_label(name)}.arrow"
+            self._files.put(f"{folder}/{label}", data, self._sync)
+            total += data.size
+        return total
+
+    def _steps(self, task: str) -> list[_Step]:
+        """Complete sets of files, by name alone."""
+        folder = self.directory / task_folder(task)
+        groups: dict[tuple[int, int | None], dict[int, _Part]] = {}
+        for name in self._files.list(task_folder(task)):
+            if (match := _NAME.fullmatch(name)) is None:
+                continue
+            epoch, span, number, count, checksum, table = match.groups()
+            since = None if span == "full" else int(span)
+            part = _Part(folder / name, int(epoch), since, int(number), int(count), int(checksum, 16), unquote(table))
+            group = groups.setdefault((part.epoch, since), {})
+            if part.number not in group or _written(part) >= _written(group[part.number]):
+                group[part.number] = part
+        return [
+            _Step(epoch, since, tuple(parts[n] for n in sorted(parts)))
+            for (epoch, since), parts in groups.items()
+            if len(parts) == next(iter(parts.values())).count
+        ]
+
+    def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
+        """From one version up to ``epoch`` through changes; a change may begin before the version, never after it."""
+        while state.epoch < epoch:
+            for step in sorted((s for s in steps if s.since is not None), key=lambda s: -s.epoch):
+                fits = step.since is not None and step.since <= state.epoch < step.epoch <= epoch
+                if fits and (read := self._read(step)) is not None:
+                    state = _advanced(state, read, step.epoch)
+                    break
+            else:
+                return None
+        return state if state.epoch == epoch else None
+
+    def _snapshot(self, step: _Step) -> TaskState | None:
+        read = self._read(step)
+        if read is None:
+            return None
+        return TaskState(
+            step.epoch,
+            {name: StateTable(s, step.epoch, (run,) if len(run) else (), len(run)) for name, (s, run) in read.items()},
+        )
+
+    def _read(self, step: _Step) -> dict[str, tuple[StateSchema, Run]] | None:
+        """The runs of a step, mapped; None if any file is torn, altered, swapped or gone."""
+        runs = {}
+        for part in step.parts:
+            try:
+                with pa.memory_map(str(part.path)) as file:
+                    data = file.read_buffer()
+                if zlib.crc32(data) != part.checksum:
+                    return None
+                if part.table:
+                    schema, run, note = decode_run(data)
+                    if (note["epoch"], note["since"], note["table"]) != (part.epoch, part.since, part.table):
+                        return None
+                    runs[part.table] = schema, run
+            except (OSError, Unreadable, pa.ArrowException, KeyError):
+                return None
+        return runs
+
+
+def _run_of(change: Change) -> tuple[StateSchema, Run]:
+    schema = change.schema
+    return schema, change.run(schema)
+
+
+def _advanced(state: TaskState, runs: Mapping[str, tuple[StateSchema, Run]], epoch: int) -> TaskState:
+    return state.apply({name: Change.of_run(schema, run) for name, (schema, run) in runs.items()}, epoch)
+
+
+def _overlaid(
+    older: Mapping[str, tuple[StateSchema, Run]], newer: Mapping[str, tuple[StateSchema, Run]]
+) -> dict[str, tuple[StateSchema, Run]]:
+    merged = dict(older)
+    for name, (schema, run) in newer.items():
+        merged[name] = schema, overlay(merged[name][1].evolved(schema.arrow), run) if name in merged else run
+    return merged
+
+
+def _written(part: _Part) -> int:
+    try:
+        return part.path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return -1
+
+
+def _age(step: _Step) -> tuple[int, int]:
+    return step.epoch, step.since or 0
+
+
+def _remove(step: _Step) -> None:
+    for part in step.parts:
+        part.path.unlink(missing_ok=True)

@@ -1,0 +1,31 @@
+"""How tasks and tables are written in file names: ``O3/0`` is ``O3-0``, anything unusual percent-encoded."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from holdfast.errors import Invalid
+
+_LONGEST = 150
+
+
+def task_folder(task: str) -> str:
+    """The folder name of a task written ``O3/0``."""
+    operator, slash, number = str(task).rpartition("/")
+    if not slash or not operator or not number.isdecimal():
+        raise Invalid(f"task {str(task)!r}: expected operator/number, such as O3/0")
+    return f"{table_label(operator)}-{int(number)}"
+
+
+def folder_task(folder: str) -> str:
+    """The inverse of ``task_folder``."""
+    operator, _, number = folder.rpartition("-")
+    return f"{unquote(operator)}/{number}"
+
+
+def table_label(name: str) -> str:
+    """A name as part of a file name."""
+    label = quote(name, safe="").replace(".", "%2E")
+    if len(label) > _LONGEST:
+        raise Invalid(f"name {name[:40]!r}...: takes {len(label)} bytes in a file name, {_LONGEST} is the most")
+    return label

@@ -1,0 +1,259 @@
+"""A run: rows sorted by the hash of their key, each key once, some of them tombstones. What state tables are made of.
+
+Immutable and shared between versions. Because the ring position is the top of the hash, a key range is a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from holdfast.state.keys import Hashes, equal_keys, hash64, one_word
+from holdfast.state.ranges import RING, KeyRange
+
+Positions = NDArray[np.int64]
+_PROBES = 12
+_MIN_INDEXED = 512
+
+
+class Keys:
+    """A batch of keys with their hashes; ``exact`` when equal hashes prove equal keys (one word, no nulls)."""
+
+    __slots__ = ("columns", "exact", "hashes")
+
+    def __init__(self, columns: Sequence[pa.Array], rows: int, hashes: Hashes | None = None) -> None:
+        self.columns = columns
+        self.hashes = hash64(columns, rows) if hashes is None else hashes
+        self.exact = len(columns) == 1 and one_word(columns[0].type) and columns[0].null_count == 0
+
+    def same(self, rows: Positions, other: Keys, other_rows: Positions) -> NDArray[np.bool_]:
+        """Whether these rows and those of ``other``, pair by pair, have the same key, given that their hashes agree."""
+        equal = np.ones(len(rows), np.bool_)
+        if self.exact and other.exact:
+            return equal
+        left, right = pa.array(rows), pa.array(other_rows)
+        for one, two in zip(self.columns, other.columns, strict=True):
+            equal &= equal_keys(one.take(left), two.take(right))
+        return equal
+
+
+class Run:
+    """Rows sorted by hash. ``alive`` is None when no row is a tombstone."""
+
+    __slots__ = ("_asked", "_starts", "alive", "keys", "rows", "spilled")
+
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        hashes: Hashes,
+        keys: int,
+        alive: NDArray[np.bool_] | None = None,
+        spilled: bool = False,
+    ) -> None:
+        self.rows = rows
+        self.keys = Keys(rows.columns[:keys], len(rows), hashes)
+        self.alive = alive
+        self.spilled = spilled
+        self._asked = 0
+        self._starts: tuple[np.uint64, np.uint64, NDArray[np.int64]] | None = None
+
+    @classmethod
+    def sorted(cls, rows: pa.RecordBatch, keys: int, alive: NDArray[np.bool_] | None = None) -> Run:
+        """A run of these rows in any order; of several rows with one key the last one counts."""
+        batch = Keys(rows.columns[:keys], len(rows))
+        order = np.argsort(batch.hashes)
+        hashes = batch.hashes[order]
+        twins = np.flatnonzero(hashes[1:] == hashes[:-1])
+        if len(twins):
+            order = np.argsort(batch.hashes, kind="stable")
+            order = order[_last_of_each(batch, order, twins)]
+            hashes = batch.hashes[order]
+        if alive is not None:
+            alive = alive[order]
+            alive = None if alive.all() else alive
+        return cls(rows.take(pa.array(order)), hashes, keys, alive)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def hashes(self) -> Hashes:
+        return self.keys.hashes
+
+    @property
+    def key_count(self) -> int:
+        return len(self.keys.columns)
+
+    @property
+    def nbytes(self) -> int:
+        marks = 0 if self.alive is None else self.alive.nbytes
+        return int(self.rows.nbytes + self.hashes.nbytes + marks)
+
+    def find(self, keys: Keys) -> Positions:
+        """The row of each key, tombstones included, or -1. Expected constant time a key once indexed."""
+        found = self._first_at_least(keys.hashes)
+        if not len(self):
+            return np.full(len(found), -1, np.int64)
+        inside = np.minimum(found, len(self) - 1)
+        hit = self.hashes[inside] == keys.hashes
+        if keys.exact and self.keys.exact:
+            return np.where(hit, inside, -1)
+        answer = np.full(len(found), -1, np.int64)
+        waiting = np.flatnonzero(hit)
+        at = inside[waiting]
+        # Different keys with one hash lie side by side: step along until the key itself agrees.
+        while len(waiting):
+            same = self.keys.same(at, keys, waiting)
+            answer[waiting[same]] = at[same]
+            waiting, at = waiting[~same], at[~same] + 1
+            more = at < len(self)
+            more[more] = self.hashes[at[more]] == keys.hashes[waiting[more]]
+            waiting, at = waiting[more], at[more]
+        return answer
+
+    def _first_at_least(self, hashes: Hashes) -> Positions:
+        self._asked += len(hashes)
+        if self._starts is None and len(self) >= _MIN_INDEXED and self._asked * 4 >= len(self):
+            self._starts = _bucket_starts(self.hashes)
+        if self._starts is None or len(hashes) < _MIN_INDEXED // 8:
+            return _places(self.hashes, hashes)
+        low, shift, starts = self._starts
+        at: Positions
+        mine = self.hashes
+        # Hashes are spread evenly, so a bucket of the range they cover holds about one of them.
+        bucket = (np.maximum(hashes, low) - low) >> shift
+        at = starts[np.minimum(bucket, np.uint64(len(starts) - 1)).view(np.int64)]
+        behind = np.flatnonzero(mine[np.minimum(at, len(mine) - 1)] < hashes)
+        for _ in range(_PROBES):
+            if not len(behind):
+                return at
+            at[behind] += 1
+            here = at[behind]
+            behind = behind[(here < len(mine)) & (mine[np.minimum(here, len(mine) - 1)] < hashes[behind])]
+        at[behind] = np.searchsorted(mine, hashes[behind])
+        return at
+
+    def select(self, chosen: NDArray[np.bool_] | Positions) -> Run:
+        """The chosen rows (a mask, or increasing positions)."""
+        places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        alive = None if self.alive is None else self.alive[places]
+        if alive is not None and alive.all():
+            alive = None
+        return Run(self.rows.take(pa.array(places)), self.hashes[places], self.key_count, alive)
+
+    def without_tombstones(self) -> Run:
+        return self if self.alive is None else self.select(self.alive)
+
+    def slice(self, part: KeyRange) -> Run:
+        """The rows within a key range, without a copy."""
+        start = int(np.searchsorted(self.hashes, np.uint64(part.lo << 32)))
+        stop = len(self) if part.hi == RING else int(np.searchsorted(self.hashes, np.uint64(part.hi << 32)))
+        if start == 0 and stop == len(self):
+            return self
+        alive = None if self.alive is None else self.alive[start:stop]
+        if alive is not None and alive.all():
+            alive = None
+        rows = self.rows.slice(start, stop - start)
+        return Run(rows, self.hashes[start:stop], self.key_count, alive, self.spilled)
+
+    def evolved(self, schema: pa.Schema) -> Run:
+        """The same rows with the columns of ``schema``: null where this run has none."""
+        if self.rows.schema.equals(schema):
+            return self
+        have = self.rows.schema.names
+        columns = [
+            self.rows.column(field.name) if field.name in have else pa.nulls(len(self), field.type) for field in schema
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return Run(rows, self.hashes, self.key_count, self.alive, self.spilled)
+
+
+def overlay(older: Run, newer: Run) -> Run:
+    """Both runs as one, the newer rows winning; tombstones stay. Linear in the rows of both."""
+    if not len(older):
+        return newer
+    if not len(newer):
+        return older
+    if _same_key_set(older, newer):
+        return newer
+    keep = newer.find(older.keys) < 0
+    return interleave([older if keep.all() else older.select(keep), newer])
+
+
+def interleave(runs: Iterable[Run]) -> Run:
+    """Runs with no key in common as one run. Linear when their hashes are already nearly in order."""
+    parts = [run for run in runs if len(run)]
+    if len(parts) == 1:
+        return parts[0]
+    hashes = np.concatenate([run.hashes for run in parts])
+    rows = pa.concat_batches([run.rows for run in parts])
+    order = np.argsort(hashes, kind="stable")
+    alive = None
+    if any(run.alive is not None for run in parts):
+        alive = np.concatenate([np.ones(len(run), np.bool_) if run.alive is None else run.alive for run in parts])
+        alive = alive[order]
+    return Run(rows.take(pa.array(order)), hashes[order], parts[0].key_count, alive)
+
+
+def canonical(run: Run) -> Run:
+    """The run in the one order that its rows alone decide: by hash, and by key where different keys share a hash."""
+    twins = np.flatnonzero(run.hashes[1:] == run.hashes[:-1])
+    if not len(twins):
+        return run
+    order = np.arange(len(run))
+    for start, stop in _groups(twins):
+        names = [repr([column[row].as_py() for column in run.keys.columns]) for row in range(start, stop)]
+        order[start:stop] = start + np.array(sorted(range(stop - start), key=names.__getitem__))
+    alive = None if run.alive is None else run.alive[order]
+    return Run(run.rows.take(pa.array(order)), run.hashes, run.key_count, alive)
+
+
+def _same_key_set(older: Run, newer: Run) -> bool:
+    """True only if both runs hold the same keys, row by row (the case of an epoch that changes every key)."""
+    if len(older) != len(newer) or not np.array_equal(older.hashes, newer.hashes):
+        return False
+    every = np.arange(len(older))
+    return bool(older.keys.same(every, newer.keys, every).all())
+
+
+def _bucket_starts(hashes: Hashes) -> tuple[np.uint64, np.uint64, NDArray[np.int64]]:
+    """For about as many equal buckets of the covered range as there are hashes: where each bucket begins."""
+    low, span = hashes[0], int(hashes[-1] - hashes[0])
+    shift = max(span.bit_length() - len(hashes).bit_length(), 0)
+    edges = np.arange((span >> shift) + 1, dtype=np.uint64) << np.uint64(shift)
+    return low, np.uint64(shift), np.searchsorted(hashes, edges + low)
+
+
+def _places(hashes: Hashes, wanted: Hashes) -> Positions:
+    places: Positions = np.searchsorted(hashes, wanted)
+    return places
+
+
+def _groups(twins: Positions) -> Iterable[tuple[int, int]]:
+    """Row intervals of equal hashes, from the positions whose next row has the same hash."""
+    breaks = np.flatnonzero(np.diff(twins) > 1)
+    firsts = twins[np.concatenate([[0], breaks + 1])]
+    lasts = twins[np.concatenate([breaks, [len(twins) - 1]])]
+    return zip(firsts.tolist(), (lasts + 2).tolist(), strict=True)
+
+
+def _last_of_each(batch: Keys, order: Positions, twins: Positions) -> NDArray[np.bool_]:
+    """A mask over ``order`` (stable by hash) that keeps the last row of each key."""
+    keep = np.ones(len(order), np.bool_)
+    same = batch.same(order[twins], batch, order[twins + 1])
+    keep[twins[same]] = False
+    if same.all():
+        return keep
+    odd = twins[~same]
+    for start, stop in _groups(twins):
+        # Only where different keys share a hash can two rows of one key lie apart.
+        if np.searchsorted(odd, start) == np.searchsorted(odd, stop - 1):
+            continue
+        group = order[start:stop]
+        for i in range(len(group) - 1):
+            later = group[i + 1 :]
+            keep[start + i] = not batch.same(np.full(len(later), group[i]), batch, later).any()
+    return keep

@@ -1,0 +1,213 @@
+"""The durable store: checkpoints, journal and outputs under one path or URL. Any process reads it, and writes files.
+
+What makes a checkpoint or an epoch exist is committed by the one ``Writer`` (writer.py), who holds the fence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import Invalid, Unrecoverable
+from holdfast.state import checkpoint as checkpoints
+from holdfast.state import fence, journal, output
+from holdfast.state.change import Change
+from holdfast.state.checkpoint import Checkpoint
+from holdfast.state.entries import Damaged, FileEntry, read_checked, read_document
+from holdfast.state.files import open_files
+from holdfast.state.journal import Block
+from holdfast.state.output import Kind
+from holdfast.state.task import TaskState
+
+if TYPE_CHECKING:
+    from holdfast.state.writer import Writer
+
+HEADER = "holdfast-store.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What is forced to the platter before it counts. Without, it survives a process's crash but not a machine's."""
+
+    checkpoints: bool = True
+    journal: bool = False
+    outputs: bool = False
+
+
+class Store:
+    """A store at a local path or any fsspec URL. Cheap to make; holds no open files."""
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        sync: Sync | None = None,
+        clock: Callable[[], float] = fence.wall_clock,
+    ) -> None:
+        self.files = open_files(url)
+        self.url = self.files.url
+        self.sync = sync or Sync()
+        self.clock = clock
+
+    def writer(
+        self, owner: str, *, lease: float = 30.0, force: bool = False, keep: int = 3, fold_at: int = 16
+    ) -> Writer:
+        """Take the fence: Held if another writer is alive, unless ``force``. ``keep``: checkpoints retained.
+
+        ``fold_at``: a task whose chain has more files than this is compacted in the background; 0 for never.
+        """
+        from holdfast.state.writer import Writer
+
+        return Writer(self, owner, lease=lease, force=force, keep=keep, fold_at=fold_at)
+
+    def exists(self) -> bool:
+        """Whether there is a store here at all."""
+        return HEADER in self.files.list("") or bool(self.files.list(checkpoints.FOLDER))
+
+    def require(self) -> None:
+        if not self.exists():
+            raise Invalid(f"{self.url}: no Holdfast store here ({HEADER} is missing)")
+        # Nothing but the layout version is in the header, and every other document has that too; verify reports damage.
+        with contextlib.suppress(Damaged):
+            read_document(self.files, "store", HEADER)
+
+    def write_task(
+        self,
+        task: str,
+        epoch: int,
+        state: TaskState | Mapping[str, Change],
+        *,
+        token: int,
+        since: int | None = None,
+    ) -> list[FileEntry]:
+        """A task's files for a checkpoint: its whole state, or its changes in (since, epoch]. For any process.
+
+        Nothing exists until the writer commits a checkpoint with the entries. Bytes written follow what is given.
+        """
+        if isinstance(state, TaskState):
+            if since is not None or state.epoch != epoch:
+                raise Invalid(f"task {task}: a whole state of epoch {state.epoch} given for ({since}, {epoch}]")
+            runs = {name: (table.schema, table.flat()) for name, table in state.tables.items()}
+        else:
+            if since is None or since >= epoch:
+                raise Invalid(f"task {task}: changes need the epoch they follow, before {epoch}; got since={since}")
+            runs = {name: (change.schema, change.run(change.schema)) for name, change in state.items()}
+        return checkpoints.write_runs(self.files, task, epoch, since, runs, token=token, sync=self.sync.checkpoints)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Checkpoints whose manifests are whole, oldest first; their files are checked when they are read."""
+        return self._checkpoints()[0]
+
+    def checkpoint(self, epoch: int) -> Checkpoint:
+        """The checkpoint of an epoch."""
+        whole, damaged = self._checkpoints()
+        for found in whole:
+            if found.epoch == epoch:
+                return found
+        have = ", ".join(str(one.epoch) for one in whole) or "none"
+        tail = f"; damaged: {'; '.join(damaged)}" if damaged else ""
+        raise Unrecoverable(f"store {self.url}: no checkpoint of epoch {epoch}, there is {have}{tail}")
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint of which every file is whole; None if none was ever committed.
+
+        Unrecoverable, with what was tried, if there are some and all are damaged. Reads all files of the answer.
+        """
+        whole, tried = self._checkpoints()
+        for found in reversed(whole):
+            problems = self.problems(found)
+            if not problems:
+                return found
+            tried.append(f"checkpoint {found.epoch}: {'; '.join(problems)}")
+        if tried:
+            raise Unrecoverable(f"store {self.url}: no whole checkpoint is left; tried {'; '.join(tried)}")
+        return None
+
+    def problems(self, found: Checkpoint) -> list[str]:
+        """What is wrong with the files of a checkpoint, by name."""
+        wrong = []
+        for task, chain in found.tasks.items():
+            for entry in chain:
+                try:
+                    checkpoints.read_run(self.files, task, entry)
+                except Damaged as error:
+                    wrong.append(str(error))
+        return wrong
+
+    def restore(self, task: str, epoch: int | None = None) -> tuple[TaskState, int]:
+        """A task's state and its epoch: of that checkpoint, or of the newest one that is whole for this task.
+
+        Damaged if the one asked for is; Unrecoverable, with what was tried, if none is left.
+        """
+        if epoch is not None:
+            found = self.checkpoint(epoch)
+            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch), epoch
+        whole, tried = self._checkpoints()
+        for found in reversed(whole):
+            if str(task) not in found.tasks:
+                tried.append(f"checkpoint {found.epoch}: has no task {task}")
+                continue
+            try:
+                state = checkpoints.read_chain(self.files, task, found.chain(str(task)), found.epoch)
+            except Damaged as error:
+                tried.append(f"checkpoint {found.epoch}: {error}")
+            else:
+                return state, found.epoch
+        story = "; ".join(tried) or "there is no checkpoint"
+        raise Unrecoverable(f"store {self.url}: task {task} cannot be restored: {story}")
+
+    def journal_write(self, epoch: int, task: str, blocks: Block | Sequence[Block], *, token: int) -> FileEntry:
+        """A source task's share of an epoch; counts once the writer commits the epoch. For any process."""
+        return journal.write(self.files, epoch, task, blocks, token=token, sync=self.sync.journal)
+
+    def journal_epochs(self) -> list[int]:
+        """Committed epochs, in order."""
+        return list(self._journal())
+
+    def journal_tasks(self, epoch: int) -> list[str]:
+        return list(self._journal_commit(epoch)[0])
+
+    def journal_extra(self, epoch: int) -> dict[str, Any]:
+        return self._journal_commit(epoch)[1]
+
+    def journal_read(self, epoch: int, task: str) -> Block | list[Block]:
+        """What was written for a source task, as it was given; Unrecoverable if it is not there or not whole."""
+        entries, _ = self._journal_commit(epoch)
+        return journal.read(self.files, journal.entry_of(entries, epoch, task), task)
+
+    def write_output(self, kind: Kind, epoch: int, task: str, table: pa.Table, fidelity: float | None = None) -> bool:
+        """A sink task's epoch, once; False if it was there already."""
+        return output.write(self.files, kind, epoch, task, table, fidelity=fidelity, sync=self.sync.outputs)
+
+    def outputs(self, kind: Kind) -> list[tuple[int, str]]:
+        """(epoch, task) of every output of a kind."""
+        return output.written(self.files, kind)
+
+    def check_file(self, entry: FileEntry) -> None:
+        """Damaged if the file is not as ``entry`` says."""
+        read_checked(self.files, entry)
+
+    def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
+        newest, found = fence.inherited(self.files)
+        whole, damaged = [], []
+        for name in checkpoints.manifest_names(self.files, found, newest):
+            try:
+                whole.append(checkpoints.read_manifest(self.files, name))
+            except Damaged as error:
+                damaged.append(str(error))
+        return whole, damaged
+
+    def _journal(self) -> dict[int, str]:
+        newest, found = fence.inherited(self.files)
+        return journal.commit_names(self.files, found, newest)
+
+    def _journal_commit(self, epoch: int) -> tuple[dict[str, FileEntry], dict[str, Any]]:
+        commits = self._journal()
+        if epoch not in commits:
+            have = f"{min(commits)} to {max(commits)}" if commits else "none"
+            raise Unrecoverable(f"store {self.url}: epoch {epoch} is not in the journal, epochs there: {have}")
+        return journal.read_commit(self.files, commits[epoch])

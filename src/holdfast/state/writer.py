@@ -1,0 +1,222 @@
+"""The one writer of a store: it holds the fence, commits checkpoints and journal epochs, retires what is old.
+
+Every commit looks for a newer writer before and after: a commit that succeeds was seen by whoever came next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.state import checkpoint as checkpoints
+from holdfast.state import fence, journal
+from holdfast.state.checkpoint import Checkpoint
+from holdfast.state.compaction import folded_chain
+from holdfast.state.entries import FileEntry, document
+from holdfast.state.ranges import Routing
+
+if TYPE_CHECKING:
+    from holdfast.state.store import Store
+
+
+class Writer:
+    """Use as a context manager, or call ``close``: it releases the store at once instead of when the lease ends."""
+
+    def __init__(self, store: Store, owner: str, *, lease: float, force: bool, keep: int, fold_at: int) -> None:
+        if lease <= 0 or keep < 1 or fold_at < 0:
+            raise Invalid(f"writer: lease > 0, keep >= 1 and fold_at >= 0 are needed, got {lease}, {keep}, {fold_at}")
+        self.store = store
+        self.owner = owner
+        self._files = store.files
+        self._keep = keep
+        self._fold_at = fold_at
+        self._lock = threading.RLock()
+        self._folding: threading.Thread | None = None
+        self.fold_error: HoldfastError | None = None
+        if not store.exists():
+            with contextlib.suppress(FileExistsError):
+                header = document("store", {"id": uuid4().hex})
+                self._files.create("holdfast-store.json", header, store.sync.checkpoints)
+        store.require()
+        self.token = fence.claim(self._files, owner, lease, force, store.clock).token
+        # Claimed: from here on no older commit succeeds. What has been committed up to now is what we inherit.
+        before, found = fence.inherited_before(self._files, self.token)
+        manifests = checkpoints.manifest_names(self._files, found, before)
+        commits = journal.commit_names(self._files, found, before).values()
+        names = {"checkpoints": manifests, "journal": commits}
+        fence.inherit(self._files, self.token, {k: [n.rpartition("/")[2] for n in v] for k, v in names.items()})
+        self._whole = {one.epoch: one for one in store.checkpoints()}
+        self._stop = threading.Event()
+        self._beating = threading.Thread(target=self._beat, args=(lease / 3,), name="holdfast-lease", daemon=True)
+        self._beating.start()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish compaction that is under way and let go of the store."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._beating.join()
+        self.wait()
+        with contextlib.suppress(HoldfastError):
+            fence.beat(self._files, self.token, self.store.clock(), released=True)
+
+    def check(self) -> None:
+        """Fenced if a newer writer has come."""
+        fence.check(self._files, self.token)
+
+    def commit_checkpoint(
+        self,
+        epoch: int,
+        entries: Mapping[str, Sequence[FileEntry]],
+        routing: Mapping[str, Routing] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """Put the manifest of ``epoch`` in place, last and atomically. ``entries`` are of every stateful task.
+
+        Changes are chained to the checkpoint they follow; a task with no entries at all has not changed since the
+        newest one. Then checkpoints beyond those to keep are retired.
+        """
+        with self._lock:
+            self.check()
+            tasks = {str(task): self._chain(str(task), epoch, list(files)) for task, files in entries.items()}
+            known = self._whole.get(epoch)
+            revision = known.revision + 1 if known is not None and known.token == self.token else 0
+            done = Checkpoint(epoch, self.token, revision, tasks, routing or {}, extra or {})
+            self._publish(done)
+            self._retire()
+        self._fold_in_background(done)
+        return done
+
+    def journal_commit(
+        self, epoch: int, entries: Mapping[str, FileEntry], extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make a source epoch exist, with these blocks."""
+        self.check()
+        journal.commit(self._files, epoch, entries, token=self.token, sync=self.store.sync.journal, extra=extra or {})
+        self.check()
+
+    def trim(self, upto: int | None = None) -> list[int]:
+        """Drop journal epochs up to ``upto`` that no retained checkpoint needs for replay; the epochs dropped."""
+        with self._lock:
+            self.check()
+            if not self._whole:
+                return []
+            # The oldest retained checkpoint is what is left if the newer ones are damaged: it must be able to replay.
+            limit = min(self._whole) if upto is None else min(upto, *self._whole)
+            gone = []
+            for epoch, name in journal.commit_names(self._files, None, self.token).items():
+                if epoch <= limit:
+                    self._files.delete(name)
+                    self._files.delete_folder(f"{journal.FOLDER}/{epoch:012d}")
+                    gone.append(epoch)
+            return gone
+
+    def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
+        """Fold every chain of the newest checkpoint that has more files than ``longest``; files before and after."""
+        with self._lock:
+            newest = self._newest()
+        if newest is None:
+            return {}
+        folded = {}
+        for task, chain in newest.tasks.items():
+            if len(chain) > longest:
+                short = folded_chain(self.store, task, chain, self.token)
+                if len(short) < len(chain):
+                    folded[task] = chain, short
+        with self._lock:
+            self.check()
+            self._replace(folded)
+            self._retire()
+        return {task: (len(chain), len(short)) for task, (chain, short) in folded.items()}
+
+    def wait(self) -> None:
+        """Until background compaction is done; an error it met is in ``fold_error``."""
+        if self._folding is not None:
+            self._folding.join()
+
+    def _chain(self, task: str, epoch: int, files: list[FileEntry]) -> tuple[FileEntry, ...]:
+        since = {entry.since for entry in files}
+        if len(since) > 1 or any(entry.epoch != epoch for entry in files):
+            raise Invalid(f"checkpoint {epoch}: the files of task {task} are of different epochs")
+        if since == {None}:
+            return tuple(files)
+        newest = self._newest()
+        base = newest if not files else self._whole.get(next(iter(since)) or 0)
+        if base is None or task not in base.tasks:
+            have = ", ".join(map(str, self._whole)) or "none"
+            follows = f"epoch {next(iter(since))}" if files else "the newest checkpoint"
+            raise Invalid(f"checkpoint {epoch}: changes of task {task} follow {follows}, which has none of it ({have})")
+        return (*base.tasks[task], *files)
+
+    def _newest(self) -> Checkpoint | None:
+        return self._whole[max(self._whole)] if self._whole else None
+
+    def _publish(self, done: Checkpoint) -> None:
+        self._files.put(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
+        self.check()
+        self._whole[done.epoch] = done
+
+    def _replace(self, folded: Mapping[str, tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]]) -> None:
+        """A new revision of the newest checkpoint, with chains that begin with a folded one shortened."""
+        newest = self._newest()
+        if newest is None or not folded:
+            return
+        tasks = dict(newest.tasks)
+        for task, (chain, short) in folded.items():
+            now = tasks.get(task, ())
+            if now[: len(chain)] == chain:
+                tasks[task] = (*short, *now[len(chain) :])
+        if tasks != newest.tasks:
+            revision = newest.revision + 1 if newest.token == self.token else 0
+            self._publish(Checkpoint(newest.epoch, self.token, revision, tasks, newest.routing, newest.extra))
+
+    def _retire(self) -> None:
+        """Delete manifests beyond those to keep, then state files that nothing names. Crashing anywhere is safe."""
+        kept = dict(sorted(self._whole.items())[-self._keep :])
+        names = {one.name for one in kept.values()}
+        oldest = min(kept)
+        for name in self._files.list(checkpoints.FOLDER):
+            path = f"{checkpoints.FOLDER}/{name}"
+            if path not in names and checkpoints.manifest_epoch(name) <= max(kept):
+                self._files.delete(path)
+        self._whole = kept
+        used = {entry.path for one in kept.values() for chain in one.tasks.values() for entry in chain}
+        for folder in self._files.list(checkpoints.STATE):
+            for name in self._files.list(f"{checkpoints.STATE}/{folder}"):
+                facts = checkpoints.file_facts(name)
+                path = f"{checkpoints.STATE}/{folder}/{name}"
+                # Files of later epochs may be those of a checkpoint in the making, unless their writer is fenced off.
+                if facts is not None and path not in used and (facts[0] <= oldest or facts[1] < self.token):
+                    self._files.delete(path)
+
+    def _fold_in_background(self, done: Checkpoint) -> None:
+        if not self._fold_at or all(len(chain) <= self._fold_at for chain in done.tasks.values()):
+            return
+        if self._folding is not None and self._folding.is_alive():
+            return
+        self._folding = threading.Thread(target=self._fold, name="holdfast-compaction", daemon=True)
+        self._folding.start()
+
+    def _fold(self) -> None:
+        try:
+            self.compact(self._fold_at)
+        except HoldfastError as error:
+            self.fold_error = error
+
+    def _beat(self, every: float) -> None:
+        while not self._stop.wait(every):
+            try:
+                fence.beat(self._files, self.token, self.store.clock())
+            except HoldfastError:
+                continue

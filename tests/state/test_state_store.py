@@ -1,0 +1,225 @@
+"""The durable store end to end: checkpoints, restore, journal, outputs, fencing; local and memory."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from holdfast.errors import Invalid, Unrecoverable
+from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState
+
+COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa.int64())]))
+_unique = itertools.count()
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "local" else f"memory://store-{next(_unique)}"
+
+
+def counted(words: list[str], count: int, gone: list[str] | None = None) -> Change:
+    upserts = pa.table({"word": words, "count": pa.array([count] * len(words), pa.int64())})
+    return Change(upserts, pa.table({"word": pa.array(gone or [], pa.string())}))
+
+
+def some_state(epoch: int, words: int = 100) -> TaskState:
+    empty = TaskState.empty({"counts": COUNTS}, epoch - 1)
+    return empty.apply({"counts": counted([f"w{i}" for i in range(words)], epoch)}, epoch)
+
+
+def test_incremental_checkpoints_restore_the_state_that_never_failed(url: str) -> None:
+    store = Store(url)
+    state = some_state(1)
+    with store.writer("job", fold_at=0) as writer:
+        writer.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, state, token=writer.token)})
+        for epoch in range(2, 8):
+            change = {"counts": counted([f"w{epoch}", f"new{epoch}"], epoch, gone=[f"w{epoch + 50}"])}
+            state = state.apply(change, epoch)
+            files = store.write_task("O3/0", epoch, change, since=epoch - 1, token=writer.token)
+            done = writer.commit_checkpoint(epoch, {"O3/0": files}, {"O3": Routing.even(1)}, {"offset": epoch})
+            assert len(done.tasks["O3/0"]) == epoch
+    restored, epoch = Store(url).restore("O3/0")
+    assert epoch == 7
+    assert restored["counts"] == state["counts"]
+    assert [one.epoch for one in store.checkpoints()] == [5, 6, 7]
+    assert store.checkpoint(7).extra == {"offset": 7}
+    assert store.checkpoint(7).routing["O3"] == Routing.even(1)
+    assert Store(url).restore("O3/0", 5)[1] == 5
+
+
+def test_compaction_shortens_the_chain_and_keeps_the_state(url: str) -> None:
+    store = Store(url)
+    state = some_state(1)
+    with store.writer("job", fold_at=3) as writer:
+        writer.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, state, token=writer.token)})
+        longest = 0
+        for epoch in range(2, 30):
+            change = {"counts": counted([f"w{epoch}"], epoch, gone=[f"w{epoch + 50}"])}
+            state = state.apply(change, epoch)
+            files = store.write_task("O3/0", epoch, change, since=epoch - 1, token=writer.token)
+            writer.commit_checkpoint(epoch, {"O3/0": files})
+            writer.wait()
+            assert writer.fold_error is None
+            longest = max(longest, len(store.checkpoint(epoch).tasks["O3/0"]))
+            assert store.restore("O3/0")[0]["counts"] == state["counts"]
+        assert longest <= 5
+        assert len(store.files.list("state/O3-0")) <= 12
+
+
+def test_a_second_writer_is_refused_and_an_older_one_fenced(url: str) -> None:
+    store = Store(url)
+    first = store.writer("first")
+    with pytest.raises(Held, match=r"held by first .* use force"):
+        store.writer("second")
+    files = store.write_task("O3/0", 1, some_state(1), token=first.token)
+    second = store.writer("second", force=True)
+    with pytest.raises(Fenced, match="superseded by writer 2"):
+        first.commit_checkpoint(1, {"O3/0": files})
+    with pytest.raises(Fenced):
+        first.journal_commit(1, {})
+    with pytest.raises(Fenced):
+        first.trim(9)
+    assert store.checkpoints() == []
+    second.commit_checkpoint(2, {"O3/0": store.write_task("O3/0", 2, some_state(2), token=second.token)})
+    first.close()
+    second.close()
+    with store.writer("third") as third:
+        assert third.token == 3
+        assert [one.epoch for one in store.checkpoints()] == [2]
+
+
+def test_a_lease_that_ended_can_be_taken_over(url: str) -> None:
+    now = [1000.0]
+    store = Store(url, clock=lambda: now[0])
+    sleeper = store.writer("sleeper", lease=30)
+    now[0] += 29
+    with pytest.raises(Held):
+        store.writer("next")
+    now[0] += 2
+    with store.writer("next"), pytest.raises(Fenced):
+        sleeper.commit_checkpoint(1, {})
+    sleeper.close()
+
+
+def test_what_a_fenced_writer_still_puts_in_place_does_not_exist(url: str) -> None:
+    store = Store(url)
+    old = store.writer("old")
+    old.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, some_state(1), token=old.token)})
+    new = store.writer("new", force=True)
+    # The old writer stopped between its look at the fence and the rename, and goes on now.
+    late = store.write_task("O3/0", 9, some_state(9), token=old.token)
+    old.check = lambda: None  # type: ignore[method-assign]
+    old.commit_checkpoint(9, {"O3/0": late})
+    old.journal_commit(9, {"S/0": store.journal_write(9, "S/0", b"late", token=old.token)})
+    assert [one.epoch for one in store.checkpoints()] == [1]
+    assert store.journal_epochs() == []
+    assert store.restore("O3/0")[1] == 1
+    new.close()
+    old.close()
+    with store.writer("third"):
+        assert [one.epoch for one in store.checkpoints()] == [1]
+
+
+def test_the_journal_gives_back_what_was_written_and_trims_what_no_checkpoint_needs(url: str) -> None:
+    store = Store(url, Sync(journal=True))
+    with store.writer("job", keep=2) as writer:
+        table = pa.table({"x": [1, 2, 3]})
+        for epoch in range(1, 7):
+            shares = {
+                "S/0": store.journal_write(epoch, "S/0", table, token=writer.token),
+                "S/1": store.journal_write(epoch, "S/1", b"raw", token=writer.token),
+                "S/2": store.journal_write(epoch, "S/2", [table, b"raw", table.slice(0, 0)], token=writer.token),
+            }
+            assert epoch not in store.journal_epochs()
+            writer.journal_commit(epoch, shares, {"offset": epoch * 10})
+        assert store.journal_epochs() == [1, 2, 3, 4, 5, 6]
+        assert store.journal_tasks(3) == ["S/0", "S/1", "S/2"]
+        assert store.journal_extra(3) == {"offset": 30}
+        assert store.journal_read(3, "S/0").equals(table)
+        assert store.journal_read(3, "S/1") == b"raw"
+        first, second, third = store.journal_read(3, "S/2")
+        assert first.equals(table) and second == b"raw" and third.equals(table.slice(0, 0))
+        assert writer.trim(6) == []
+        for epoch in (3, 5):
+            writer.commit_checkpoint(epoch, {"O3/0": store.write_task("O3/0", epoch, some_state(epoch), token=1)})
+        assert writer.trim(6) == [1, 2, 3]
+        assert store.journal_epochs() == [4, 5, 6]
+    with pytest.raises(Unrecoverable, match="epoch 2 is not in the journal, epochs there: 4 to 6"):
+        store.journal_read(2, "S/0")
+    with pytest.raises(Unrecoverable, match="epoch 4 has nothing of task S/9, only of S/0, S/1, S/2"):
+        store.journal_read(4, "S/9")
+
+
+def test_outputs_are_written_once_and_any_tool_reads_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = pa.table({"page": ["a", "b"], "visits": [3, 4]})
+    assert store.write_output("final", 4, "O5/0", rows)
+    assert not store.write_output("final", 4, "O5/0", rows.slice(0, 1))
+    assert store.write_output("tentative", 4, "O5/0", rows, fidelity=0.5)
+    assert store.write_output("final", 5, "O5/0", rows.slice(0, 0))
+    table = ds.dataset(tmp_path / "output/final").to_table()
+    assert table.to_pylist() == [
+        {"epoch": 4, "task": "O5/0", "page": "a", "visits": 3},
+        {"epoch": 4, "task": "O5/0", "page": "b", "visits": 4},
+    ]
+    assert ds.dataset(tmp_path / "output/tentative").to_table()["fidelity"].to_pylist() == [0.5, 0.5]
+    assert store.outputs("final") == [(4, "O5/0"), (5, "O5/0")]
+    # A machine's crash can leave the name without the bytes: then the repeat is the one that counts.
+    (tmp_path / "output/final/000000000004-O5-0.parquet").write_bytes(b"")
+    assert store.write_output("final", 4, "O5/0", rows)
+    for bad, words in (
+        ({"fidelity": 0.5}, "final ones have none"),
+        ({"table": pa.table({"task": ["x"]})}, "'task' is Holdfast's own"),
+        ({"task": "O5"}, "expected operator/number, such as O3/0"),
+        ({"kind": "guess"}, "kind must be final or tentative, got 'guess'"),
+    ):
+        arguments = {"kind": "final", "epoch": 9, "task": "O5/0", "table": rows} | bad
+        with pytest.raises(Invalid, match=words):
+            store.write_output(**arguments)
+
+
+def test_entries_that_do_not_fit_are_refused(url: str) -> None:
+    store = Store(url)
+    with store.writer("job") as writer:
+        state = some_state(4)
+        whole = store.write_task("O3/0", 4, state, token=writer.token)
+        with pytest.raises(Invalid, match="are of different epochs"):
+            writer.commit_checkpoint(5, {"O3/0": whole})
+        changes = store.write_task("O3/0", 5, {"counts": counted(["x"], 1)}, since=4, token=writer.token)
+        with pytest.raises(Invalid, match="follow epoch 4, which has none of it"):
+            writer.commit_checkpoint(5, {"O3/0": changes})
+        writer.commit_checkpoint(4, {"O3/0": whole})
+        writer.commit_checkpoint(5, {"O3/0": changes})
+        same = writer.commit_checkpoint(6, {"O3/0": []})
+        assert same.tasks["O3/0"] == writer.commit_checkpoint(5, {"O3/0": changes}).tasks["O3/0"]
+        assert store.restore("O3/0")[0].epoch == 6
+        with pytest.raises(Invalid, match=r"changes need the epoch they follow, before 5; got since=None"):
+            store.write_task("O3/0", 5, {}, token=writer.token)
+        with pytest.raises(Invalid, match="without NaN or infinity"):
+            writer.commit_checkpoint(7, {}, extra={"x": float("nan")})
+    with pytest.raises(Unrecoverable, match=r"no checkpoint of epoch 99, there is 4, 5, 6"):
+        store.restore("O3/0", 99)
+
+
+def test_a_folder_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no Holdfast store here"):
+        Store(tmp_path / "nothing").require()
+    with pytest.raises(Unrecoverable, match="there is no checkpoint"):
+        Store(tmp_path / "nothing").restore("O3/0")
+    assert Store(tmp_path / "nothing").latest() is None
+    with pytest.raises(Invalid, match="nosuch"):
+        Store("nosuch://bucket/x")
+
+
+def test_a_task_without_tables_has_checkpoints_too(url: str) -> None:
+    store = Store(url)
+    with store.writer("job") as writer:
+        files = store.write_task("O1/0", 3, TaskState.empty({}, 3), token=writer.token)
+        writer.commit_checkpoint(3, {"O1/0": files})
+        assert store.restore("O1/0")[0] == TaskState.empty({}, 3)
+        assert np.sum([entry.rows for entry in files]) == 0
