@@ -13,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.state import Change, StateSchema, StateTable
+from holdfast.state import Change, StateSchema, StateTable, compose
 from holdfast.topology import Task
 
 DEFAULT_TABLE = "state"
+FOUND = "found"
+"""The column of a look-up that tells an absent key from a stored null; no value column may have this name."""
 
 
 class TableView:
@@ -36,17 +38,19 @@ class TableView:
 
     def lookup(self, keys: pa.Table) -> pa.Table:
         """The value columns for these keys, row for row, null where absent, and a boolean column ``found``."""
-        return self._table.lookup(keys)
+        values, found = self._table.find(keys)
+        columns = dict(zip(values.schema.names, values.columns, strict=True))
+        return pa.table({**columns, FOUND: pa.array(found)})
 
     def update(self, rows: pa.Table) -> None:
         """Insert or replace rows: key and value columns; the last row of a key wins."""
         if rows.num_rows:
-            self._change(Change.of(self.schema, upserts=rows))
+            self._change(Change(rows, self.schema.key.empty_table()))
 
     def delete(self, keys: pa.Table) -> None:
         """Remove these keys; those that are not there are passed over."""
         if keys.num_rows:
-            self._change(Change.of(self.schema, deletes=keys))
+            self._change(Change(self.schema.arrow.empty_table(), keys.select(self.schema.key.names)))
 
     def scan(self) -> pa.Table:
         """Every row, in a deterministic order."""
@@ -64,7 +68,9 @@ class TableView:
     @property
     def change(self) -> Change:
         """All changes of this epoch as one."""
-        return Change.combine(self.schema, self._changes)
+        if not self._changes:
+            return Change.none(self.schema)
+        return self._changes[0] if len(self._changes) == 1 else compose(self._changes)
 
 
 class State:
@@ -92,7 +98,9 @@ class State:
     def table(self, name: str) -> TableView:
         if name not in self._views:
             known = ", ".join(self._views) or "none"
-            raise Invalid(f"state table {name!r}: operator {self.task.operator} declares no such table; it has: {known}")
+            raise Invalid(
+                f"state table {name!r}: operator {self.task.operator} declares no such table; it has: {known}"
+            )
         return self._views[name]
 
     def lookup(self, keys: pa.Table) -> pa.Table:
@@ -127,6 +135,9 @@ class Operator:
     tables: Mapping[str, StateSchema] = {}
     """State tables by name. One table named ``state`` is reached by ``state.lookup`` and its like."""
 
+    by: tuple[str, ...] = ()
+    """Columns whose equal rows must meet at one task; an input stream without a key of its own is keyed by them."""
+
     event_time: bool = False
     """True for operators that need the watermark."""
 
@@ -150,7 +161,9 @@ class Operator:
 class FunctionOperator(Operator):
     """A plain function as an operator: ``f(batch)`` or ``f(batch, state)``."""
 
-    def __init__(self, function: Callable[..., Any], state: StateSchema | Mapping[str, StateSchema] | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], state: StateSchema | Mapping[str, StateSchema] | None = None
+    ) -> None:
         self.function = function
         self.takes_state = _parameters(function) >= 2
         if isinstance(state, StateSchema):
@@ -158,8 +171,10 @@ class FunctionOperator(Operator):
         self.tables = dict(state or {})
 
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
-        answer = self.function(batch, state) if self.takes_state else self.function(batch)
-        return as_table(answer)
+        if self.takes_state:
+            return as_table(self.function(batch, state))
+        # Nothing came, not even columns: a function of the rows alone has nothing to look at.
+        return as_table(self.function(batch)) if batch.num_columns else None
 
 
 def as_operator(what: Operator | Callable[..., Any]) -> Operator:
@@ -190,4 +205,6 @@ def _parameters(function: Callable[..., Any]) -> int:
     except (TypeError, ValueError):
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(parameter.kind in positional and parameter.default is inspect.Parameter.empty for parameter in parameters)
+    return sum(
+        parameter.kind in positional and parameter.default is inspect.Parameter.empty for parameter in parameters
+    )

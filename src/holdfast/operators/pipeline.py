@@ -5,9 +5,8 @@ Immutable and validated at construction. Its ``topology`` is the same model that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,7 @@ from holdfast.topology import Partitioning, Query, Stream, Topology
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input stream of a step. ``key``: columns by whose hash rows find their task; without, rows are dealt evenly."""
+    """One input stream of a step. ``key``: columns whose hash leads rows to their task; without, rows are dealt out."""
 
     source: str
     key: tuple[str, ...] = ()
@@ -35,7 +34,8 @@ def stream(
 ) -> Input:
     """The output of operator ``source`` as an input.
 
-    Keyed streams are `full` unless said otherwise; others are `one-to-one`, `merge` or `split`, as parallelism has it.
+    Without a key, the columns that the operator groups by are the key. Keyed streams are `full` unless said otherwise;
+    others are `one-to-one`, `merge` or `split`, as parallelism has it.
     """
     return Input(source, (key,) if isinstance(key, str) else tuple(key), partitioning, tuple(weights))
 
@@ -99,8 +99,9 @@ def step(
     listed = [inputs] if isinstance(inputs, (Input, str)) else list(inputs)
     if not listed:
         raise Invalid(f"operator {name}: name at least one input, or make it a source")
-    streams = tuple(stream(each) if isinstance(each, str) else each for each in listed)
-    return Step(name, as_operator(operator), streams, parallelism, correlated, priority, tuple(costs))
+    made = as_operator(operator)
+    streams = tuple(_keyed(stream(each) if isinstance(each, str) else each, made) for each in listed)
+    return Step(name, made, streams, parallelism, correlated, priority, tuple(costs))
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class Pipeline:
         object.__setattr__(self, "domains", {})
         _ = self.topology  # whatever is wrong is told now
         for each in steps:
+            self._check_keys(each)
             if each.operator.tables and any(not given.key for given in each.inputs) and each.parallelism > 1:
                 unkeyed = next(given.source for given in each.inputs if not given.key)
                 if self.input(each.name, unkeyed).partitioning in ("full", "split"):
@@ -122,6 +124,15 @@ class Pipeline:
                         f"stream {unkeyed} -> {each.name}: a stateful operator with {each.parallelism} tasks needs a "
                         f"keyed stream; say stream({unkeyed!r}, key=...)"
                     )
+
+    def _check_keys(self, each: Step) -> None:
+        for given in each.inputs:
+            if given.key and each.operator.by and each.parallelism > 1 and not set(given.key) <= set(each.operator.by):
+                found, needed = ", ".join(given.key), ", ".join(each.operator.by)
+                raise Invalid(
+                    f"stream {given.source} -> {each.name}: it is keyed by {found}, which would spread rows with equal "
+                    f"{needed} over tasks; key it by {needed}"
+                )
 
     @cached_property
     def topology(self) -> Topology:
@@ -141,7 +152,9 @@ class Pipeline:
             for given in each.inputs:
                 if given.source not in parallelism:
                     known = ", ".join(parallelism)
-                    raise Invalid(f"stream {given.source} -> {each.name}: unknown operator {given.source!r}; known: {known}")
+                    raise Invalid(
+                        f"stream {given.source} -> {each.name}: unknown operator {given.source!r}; known: {known}"
+                    )
                 partitioning = given.partitioning or _partitioning(given, parallelism[given.source], each.parallelism)
                 streams.append(Stream(given.source, each.name, partitioning, given.weights))
         queries = [Query(each.name, each.priority) for each in self.steps if each.priority is not None]
@@ -191,10 +204,15 @@ class Pipeline:
                     }
                     for given in each.inputs
                 },
-                "tables": {name: json.loads(schema.to_json()) for name, schema in each.operator.tables.items()},
+                "tables": {name: schema.to_json() for name, schema in each.operator.tables.items()},
             }
             for each in self.steps
         }
+
+
+def _keyed(given: Input, operator: Operator) -> Input:
+    """A partitioning that was chosen without a key is meant: each task then keeps its own part of every key."""
+    return given if given.key or given.partitioning else replace(given, key=operator.by)
 
 
 def _partitioning(given: Input, upstream: int, downstream: int) -> Partitioning:

@@ -1,0 +1,266 @@
+"""What can be computed over the rows of a group: count, sum, mean, min, max, the largest few.
+
+Each is kept as *parts*: columns that fold together in any grouping, so that senders combine their rows before they
+send, and a state table holds parts, not answers. Grouping is Arrow's on one thread: it keeps the order of rows, so
+sums of floats come out the same on every replay (polars' group-by does not promise that; see benchmarks/operators.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from holdfast.errors import Invalid
+from holdfast.operators.columns import Type, as_type, column, contiguous, type_of
+
+Fold = Literal["sum", "min", "max", "largest"]
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stored column: how it begins from raw rows and how two of it fold into one. ``keep``: for ``largest`` alone."""
+
+    suffix: str
+    type: pa.DataType
+    begin: Literal["count", "count_all", "sum", "min", "max", "list"]
+    fold: Fold
+    keep: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """One computed column; made by ``count``, ``sum``, ``mean``, ``min``, ``max`` or ``largest``."""
+
+    what: str
+    column: str | None
+    input: pa.DataType | None
+    output: pa.DataType
+    parts: tuple[Part, ...]
+
+    def finish(self, parts: Sequence[pa.Array]) -> pa.Array:
+        if self.what != "mean":
+            return parts[0]
+        total, rows = parts
+        return pc.if_else(pc.equal(rows, 0), None, pc.divide(total.cast(pa.float64()), rows.cast(pa.float64())))
+
+
+def count(column: str | None = None) -> Aggregation:
+    """The number of rows; with a column, of those where it is not null."""
+    part = Part("", pa.int64(), "count" if column else "count_all", "sum")
+    return Aggregation("count", column, None, pa.int64(), (part,))
+
+
+def sum(column: str, type: Type = "int64") -> Aggregation:
+    """The sum of a column, null until it had a value.
+
+    Integers and ``decimal128(p, s)`` are summed exactly, and an overflow is reported. ``float64`` sums depend, in the
+    last bits, on how rows are spread over senders; the same epoch replayed gives the same bits.
+    """
+    kind = type_of(type, f"sum of {column}")
+    stored = _sum_type(kind, f"sum of {column}")
+    return Aggregation("sum", column, kind, stored, (Part("", stored, "sum", "sum"),))
+
+
+def mean(column: str, type: Type = "float64") -> Aggregation:
+    """The mean of a column, as float64; null until it had a value. ``type`` is that of the sum it is made from."""
+    kind = type_of(type, f"mean of {column}")
+    parts = (
+        Part(".sum", _sum_type(kind, f"mean of {column}"), "sum", "sum"),
+        Part(".count", pa.int64(), "count", "sum"),
+    )
+    return Aggregation("mean", column, kind, pa.float64(), parts)
+
+
+def min(column: str, type: Type = "int64") -> Aggregation:
+    """The smallest value of a column, null until it had one. NaN counts only where there is nothing else."""
+    kind = type_of(type, f"min of {column}")
+    return Aggregation("min", column, kind, kind, (Part("", kind, "min", "min"),))
+
+
+def max(column: str, type: Type = "int64") -> Aggregation:
+    """The largest value of a column, null until it had one. NaN counts only where there is nothing else."""
+    kind = type_of(type, f"max of {column}")
+    return Aggregation("max", column, kind, kind, (Part("", kind, "max", "max"),))
+
+
+def largest(keep: int, column: str, type: Type = "int64") -> Aggregation:
+    """The ``keep`` largest values of a column, as a list from the largest down; equal values count each."""
+    who = f"largest of {column}"
+    if keep < 1:
+        raise Invalid(f"{who}: keep at least 1 value, got {keep}")
+    kind = pa.list_(type_of(type, who))
+    return Aggregation("largest", column, kind.value_type, kind, (Part("", kind, "list", "largest", keep),))
+
+
+class Aggregations:
+    """Several named aggregations over one grouping, with the arithmetic that operators share."""
+
+    def __init__(self, named: Mapping[str, Aggregation], taken: Sequence[str], who: str) -> None:
+        for name, each in named.items():
+            if not isinstance(each, Aggregation):
+                raise Invalid(f"{who}: {name} must be an aggregation such as op.count() or op.sum('x'), got {each!r}")
+            if name in taken or name == "found" or name.startswith("__"):
+                raise Invalid(f"{who}: {name!r} cannot name an aggregation: the name is taken; choose another")
+        if not named:
+            raise Invalid(f"{who}: name at least one aggregation, such as count=op.count()")
+        self.named = dict(named)
+        self.who = who
+        self.parts = [(name + part.suffix, part) for name, each in named.items() for part in each.parts]
+
+    @property
+    def stored(self) -> list[pa.Field]:
+        return [pa.field(name, part.type) for name, part in self.parts]
+
+    @property
+    def output(self) -> list[pa.Field]:
+        return [pa.field(name, each.output) for name, each in self.named.items()]
+
+    def begin(self, keys: pa.Table, batch: pa.Table) -> pa.Table:
+        """Raw rows to parts, one row a group; ``keys`` are the grouping columns of ``batch``, row for row."""
+        if not keys.num_rows:
+            return pa.schema([*keys.schema, *self.stored]).empty_table()
+        columns: list[tuple[str, Part, pa.ChunkedArray | None]] = []
+        for name, each in self.named.items():
+            values = None
+            if each.column is not None:
+                values = column(batch, each.column, self.who)
+                if each.input is not None:
+                    say = f"say op.{each.what}({each.column!r}, {str(values.type).replace('double', 'float64')!r})"
+                    values = as_type(values, pa.field(each.column, each.input), self.who, say)
+            columns += [(name + part.suffix, part, values) for part in each.parts]
+        return _grouped(keys, [(name, part, part.begin, values) for name, part, values in columns], self.who)
+
+    def fold(self, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """Parts to fewer parts: one row a group, groups in the order in which they first appear."""
+        if not rows.num_rows:
+            return rows.select([*keys, *(name for name, _ in self.parts)])
+        wanted = [(name, part, part.fold, rows.column(name)) for name, part in self.parts]
+        return _grouped(rows.select(list(keys)), wanted, self.who)
+
+    def with_old(self, rows: pa.Table, old: pa.Table) -> pa.Table:
+        """``rows`` with each part folded with that of ``old``, row for row; null in ``old`` stands for nothing yet."""
+        for name, part in self.parts:
+            folded = _pair(part, contiguous(old.column(name)), contiguous(rows.column(name)), f"{self.who}: {name}")
+            rows = rows.set_column(rows.schema.get_field_index(name), pa.field(name, part.type), folded)
+        return rows
+
+    def finish(self, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """The key columns and the answers."""
+        columns = [rows.column(key) for key in keys]
+        fields = [rows.schema.field(key) for key in keys]
+        for field, (name, each) in zip(self.output, self.named.items(), strict=True):
+            columns.append(each.finish([contiguous(rows.column(name + part.suffix)) for part in each.parts]))
+            fields.append(field)
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _grouped(keys: pa.Table, wanted: Sequence[tuple[str, Part, str, pa.ChunkedArray | None]], who: str) -> pa.Table:
+    """One row a group and one column for each wanted part, by Arrow's group-by on one thread."""
+    names = [f"k{place}" for place in range(keys.num_columns)]
+    columns = dict(zip(names, keys.columns, strict=True))
+    calls: list[tuple[str | list[str], str]] = []
+    for place, (_, part, how, values) in enumerate(wanted):
+        if values is None:
+            calls.append(([], "count_all"))
+        elif how in ("list", "largest"):
+            columns[f"v{place}"] = pa.array(np.arange(keys.num_rows))
+            calls.append((f"v{place}", "list"))
+        else:
+            columns[f"v{place}"] = _wide(values, part) if how == "sum" else values
+            calls.append((f"v{place}", how))
+    grouped = pa.table(columns).group_by(names, use_threads=False).aggregate(calls)
+    made = grouped.columns[: len(names)]
+    for answer, (name, part, how, values) in zip(grouped.columns[len(names) :], wanted, strict=True):
+        result = contiguous(answer)
+        if how in ("list", "largest") and values is not None:
+            result = _largest_of(result, contiguous(values), part)
+        made.append(_narrow(result, part, f"{who}: {name}"))
+    schema = pa.schema([*keys.schema, *(pa.field(name, part.type) for name, part, _, _ in wanted)])
+    return pa.Table.from_arrays(made, schema=schema)
+
+
+def _wide(values: pa.ChunkedArray, part: Part) -> pa.ChunkedArray:
+    """Integers that might overflow when summed, as decimals that cannot; everything else as it is."""
+    if part.type == pa.int64() and len(values):
+        low, high = pc.min_max(values).values()
+        if low.is_valid and _magnitude(low.as_py(), high.as_py()) * len(values) >= _INT64:
+            return values.cast(pa.int64()).cast(pa.decimal128(38, 0))
+    return values
+
+
+def _magnitude(low: int, high: int) -> int:
+    return -low if -low > high else high
+
+
+def _narrow(result: pa.Array, part: Part, who: str) -> pa.Array:
+    if result.type == part.type:
+        return result
+    try:
+        return result.cast(part.type)
+    except pa.ArrowInvalid:
+        raise _overflow(part, who) from None
+
+
+def _overflow(part: Part, who: str) -> Invalid:
+    return Invalid(f"{who}: the sum does not fit {part.type}; sum it as decimal128(37, 0) or float64")
+
+
+def _pair(part: Part, old: pa.Array, new: pa.Array, who: str) -> pa.Array:
+    match part.fold:
+        case "sum":
+            try:
+                both = pc.add_checked(old, new)
+            except pa.ArrowInvalid:
+                raise _overflow(part, who) from None
+            return _narrow(pc.coalesce(both, new, old), part, who) if both.null_count else _narrow(both, part, who)
+        case "min":
+            return pc.min_element_wise(old, new)
+        case "max":
+            return pc.max_element_wise(old, new)
+        case "largest":
+            values = pa.concat_arrays([old.flatten(), new.flatten()])
+            owners = np.concatenate([_owners(old), _owners(new)])
+            return _largest(owners, values, len(new), part)
+
+
+def _owners(lists: pa.Array) -> NDArray[np.int64]:
+    """For each flattened value the row that it comes from."""
+    return np.asarray(pc.list_parent_indices(lists), np.int64)
+
+
+def _largest_of(rows: pa.Array, values: pa.Array, part: Part) -> pa.Array:
+    """The largest values of each group: ``rows`` lists its rows, ``values`` has a value, or several, for each row."""
+    group = np.empty(len(values), np.int64)
+    group[rows.flatten().to_numpy()] = _owners(rows)
+    if part.type == values.type:
+        return _largest(group[_owners(values)], values.flatten(), len(rows), part)
+    return _largest(group, values, len(rows), part)
+
+
+def _largest(owners: NDArray[np.int64], values: pa.Array, rows: int, part: Part) -> pa.Array:
+    valid = np.asarray(values.is_valid())
+    table = pa.table({"owner": owners[valid], "value": values.filter(pa.array(valid))})
+    order = pc.sort_indices(table, [("owner", "ascending"), ("value", "descending")])
+    owner = np.asarray(table.column("owner"))[np.asarray(order)]
+    place = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    kept = place < part.keep
+    offsets = np.searchsorted(owner[kept], np.arange(rows + 1)).astype(np.int32)
+    values = contiguous(table.column("value")).take(order.filter(pa.array(kept)))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=part.type)
+
+
+def _sum_type(kind: pa.DataType, who: str) -> pa.DataType:
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(37, kind.scale)  # one digit below Arrow's largest: adding two takes one more
+    raise Invalid(f"{who}: only numbers can be added, got {kind}; use int64, float64 or decimal128(p, s)")

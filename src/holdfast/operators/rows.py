@@ -1,0 +1,177 @@
+"""Operators that look at rows and remember nothing: map, filter, flat map.
+
+Expressions are polars expressions; functions see an Arrow table. A batch without columns passes through as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeGuard
+
+import polars as pl
+import pyarrow as pa
+
+from holdfast.errors import Invalid
+from holdfast.operators.columns import Columns, column, schema_of, sequence_of
+from holdfast.operators.contract import Operator, State, as_table
+
+Expression: TypeAlias = str | pl.Expr
+TableFunction: TypeAlias = Callable[[pa.Table], Any]
+Row = dict[str, Any]
+
+
+class Map(Operator):
+    """Each row to one row: a function from table to table, or the columns of the output as expressions."""
+
+    def __init__(self, *columns: Callable[[pa.Table], Any] | Expression, **named: Expression) -> None:
+        self._function: Callable[[pa.Table], Any] | None = None
+        self._columns: list[pl.Expr] = []
+        if len(columns) == 1 and not named and _is_function(columns[0]):
+            self._function = columns[0]
+            return
+        if not columns and not named:
+            raise Invalid("map: give a function of a table, or the columns of the output")
+        self._columns += [_expression(each, "map") for each in columns]
+        self._columns += [_expression(each, "map").alias(name) for name, each in named.items()]
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table | None:
+        if not batch.num_columns:
+            return batch
+        if self._function is not None:
+            return as_table(self._function(batch))
+        return _evaluated("map", batch, lambda frame: frame.select(self._columns))
+
+
+class Filter(Operator):
+    """The rows for which a condition holds; where it is null, it does not.
+
+    The condition is an expression, SQL text such as ``"speed > 40"``, or a function from a table to a boolean array.
+    """
+
+    def __init__(self, condition: Callable[[pa.Table], Any] | Expression) -> None:
+        self._function = condition if _is_function(condition) else None
+        self._condition = None
+        if self._function is None:
+            self._condition = _sql(condition) if isinstance(condition, str) else _expression(condition, "filter")
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table:
+        if not batch.num_columns:
+            return batch
+        if self._condition is not None:
+            condition = self._condition
+            answer = _evaluated("filter", batch, lambda frame: frame.select(condition.alias("keep")))
+            return batch.filter(_mask(answer.column("keep"), batch.num_rows))
+        assert self._function is not None
+        return batch.filter(_mask(self._function(batch), batch.num_rows))
+
+
+class FlatMap(Operator):
+    """Each row to any number of rows: a function from a row to rows, or an expression that gives lists."""
+
+    def __init__(
+        self,
+        function: Callable[[Row], Iterable[Row]] | None = None,
+        columns: Columns | None = None,
+        keep: str | Iterable[str] = (),
+        **lists: Expression,
+    ) -> None:
+        self._function = function
+        self._keep = sequence_of(keep)
+        self._schema: pa.Schema | None = None
+        self._list: pl.Expr | None = None
+        self._name = ""
+        if function is not None:
+            if lists or not _is_function(function):
+                raise Invalid("flat map: give one function of a row, or one named expression of lists, not both")
+            if columns is None:
+                raise Invalid('flat map: say which columns the function gives, such as columns={"word": "string"}')
+            self._schema = schema_of(columns, "flat map")
+            return
+        if len(lists) != 1:
+            raise Invalid(
+                f"flat map: exactly one named expression of lists is needed, got {', '.join(lists) or 'none'}"
+            )
+        ((self._name, written),) = lists.items()
+        if self._name in self._keep:
+            raise Invalid(f"flat map: column {self._name!r} is both kept and made")
+        self._list = _expression(written, "flat map").alias(self._name)
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table:
+        if not batch.num_columns:
+            return batch
+        for name in self._keep:
+            column(batch, name, "flat map")
+        return self._exploded(batch) if self._list is not None else self._called(batch)
+
+    def _exploded(self, batch: pa.Table) -> pa.Table:
+        lists = self._list
+        answer = _evaluated("flat map", batch, lambda frame: frame.select(*self._keep, lists))
+        kind = answer.schema.field(self._name).type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            raise Invalid(f"flat map: {self._name} must be lists, found {kind}")
+        return _evaluated(
+            "flat map", answer, lambda frame: frame.explode(self._name, empty_as_null=False, keep_nulls=False)
+        )
+
+    def _called(self, batch: pa.Table) -> pa.Table:
+        assert self._function is not None and self._schema is not None
+        made: list[Row] = []
+        for row in batch.to_pylist():
+            kept = {name: row[name] for name in self._keep}
+            for each in self._function(row):
+                if not isinstance(each, Mapping):
+                    raise Invalid(f"flat map: the function must give rows as dicts, got {type(each).__name__}")
+                made.append({**kept, **each})
+        fields = [batch.schema.field(name) for name in self._keep]
+        try:
+            return pa.Table.from_pylist(made, pa.schema([*fields, *self._schema]))
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            declared = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
+            raise Invalid(f"flat map: rows do not fit the columns declared ({declared}): {_line(error)}") from None
+
+
+def _is_function(what: object) -> TypeGuard[Callable[..., Any]]:
+    return callable(what) and not isinstance(what, pl.Expr)
+
+
+def _expression(written: object, who: str) -> pl.Expr:
+    if isinstance(written, str):
+        return pl.col(written)
+    if isinstance(written, pl.Expr):
+        return written
+    raise Invalid(f"{who}: a column name or a polars expression such as pl.col('x') * 2 is needed, got {written!r}")
+
+
+def _sql(condition: str) -> pl.Expr:
+    try:
+        return pl.sql_expr(condition)
+    except pl.exceptions.PolarsError as error:
+        raise Invalid(f"filter: {condition!r} is not a condition: {_line(error)}") from None
+
+
+def _evaluated(who: str, batch: pa.Table, evaluate: Callable[[pl.DataFrame], pl.DataFrame]) -> pa.Table:
+    frame = pl.from_arrow(batch)
+    assert isinstance(frame, pl.DataFrame)
+    try:
+        return evaluate(frame).to_arrow(compat_level=pl.CompatLevel.oldest())
+    except pl.exceptions.ColumnNotFoundError as error:
+        found = ", ".join(batch.schema.names)
+        raise Invalid(f"{who}: input has no column {_line(error)}; found: {found}") from None
+    except pl.exceptions.PolarsError as error:
+        found = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
+        raise Invalid(f"{who}: {_line(error)}; found: {found}") from None
+
+
+def _mask(answer: Any, rows: int) -> pa.Array | pa.ChunkedArray:
+    mask = answer if isinstance(answer, (pa.Array, pa.ChunkedArray)) else pa.array(answer)
+    if not pa.types.is_boolean(mask.type):
+        raise Invalid(f"filter: the condition must be true or false for each row, found {mask.type}")
+    if len(mask) == 1 and rows != 1:
+        mask = pa.array([mask[0].as_py()] * rows, pa.bool_())
+    if len(mask) != rows:
+        raise Invalid(f"filter: the condition must have one value a row, got {len(mask)} for {rows} rows")
+    return mask
+
+
+def _line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

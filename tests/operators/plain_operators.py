@@ -1,0 +1,102 @@
+"""Plain Python versions of the operators, row by row: what the vectorised ones must agree with."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def aggregate(rows: Iterable[Row], key: str, value: str) -> dict[Any, Row]:
+    """count, count of values, sum, mean, min, max and the two largest, by key."""
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[key]].append(row)
+    answers = {}
+    for name, members in groups.items():
+        values = [row[value] for row in members if row[value] is not None]
+        answers[name] = {
+            key: name,
+            "rows": len(members),
+            "values": len(values),
+            "total": sum(values) if values else None,
+            "mean": sum(values) / len(values) if values else None,
+            "low": min(values) if values else None,
+            "high": max(values) if values else None,
+            "two": sorted(values, reverse=True)[:2],
+        }
+    return answers
+
+
+class Windows:
+    """Counts by key and window, one row and one window at a time; microseconds throughout."""
+
+    def __init__(self, size: int, every: int) -> None:
+        self.size, self.every = size, every
+        self.open: dict[tuple[int, Any], int] = defaultdict(int)
+        self.counters: dict[str, int] = defaultdict(int)
+
+    def starts(self, time: int) -> list[int]:
+        newest = time // self.every * self.every
+        return [start for start in range(newest, newest - self.size, -self.every) if start <= time < start + self.size]
+
+    def epoch(
+        self, rows: Iterable[tuple[Any, int | None]], before: int | None, now: int | None
+    ) -> list[tuple[Any, int, int]]:
+        """(key, start, count) of the windows that close, by end and then by key."""
+        for key, time in rows:
+            if time is None:
+                self.counters["untimed"] += 1
+                continue
+            starts = self.starts(time)
+            open_ = [start for start in starts if before is None or start + self.size > before]
+            if not open_:
+                self.counters["late"] += 1
+            elif len(open_) < len(starts):
+                self.counters["partly_late"] += 1
+            for start in open_:
+                self.open[start, key] += 1
+        if now is None:
+            return []
+        done = sorted((start, key) for start, key in self.open if start + self.size <= now)
+        return [(key, start, self.open.pop((start, key))) for start, key in done]
+
+
+class Deduplicate:
+    """The first row of a key, then none until ``within`` has passed since the last that did."""
+
+    def __init__(self, within: int) -> None:
+        self.within = within
+        self.seen: dict[Any, int] = {}
+        self.late = 0
+
+    def epoch(self, rows: Iterable[tuple[Any, int]], before: int | None) -> list[tuple[Any, int]]:
+        passed = []
+        for key, time in rows:
+            if before is not None and time + self.within <= before:
+                self.late += 1
+            elif key not in self.seen or time >= self.seen[key] + self.within:
+                self.seen[key] = time
+                passed.append((key, time))
+        return passed
+
+
+def top(values: dict[Any, int], keep: int) -> list[tuple[int, Any, int]]:
+    ranked = sorted(values.items(), key=lambda item: (-item[1], item[0]))[:keep]
+    return [(place + 1, key, value) for place, (key, value) in enumerate(ranked)]
+
+
+def join(
+    left: Iterable[tuple[Any, int, int]], right: Iterable[tuple[Any, int, int]], size: int, every: int
+) -> list[tuple[Any, int, int, int]]:
+    """(key, start, x, y) for every pair in every window that holds both, of rows (key, time, value)."""
+    windows = Windows(size, every)
+    pairs = []
+    for key, time, x in left:
+        for other, when, y in right:
+            if key == other and key is not None:
+                both = set(windows.starts(time)) & set(windows.starts(when))
+                pairs += [(key, start, x, y) for start in both]
+    return pairs

@@ -1,0 +1,188 @@
+"""Keyed aggregates against the plain version, however rows are cut into epochs, senders and tasks."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import plain_operators as naive
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import operators as op
+from holdfast.errors import Invalid
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", "", None]), st.one_of(st.none(), st.integers(-(2**40), 2**40))),
+    max_size=30,
+)
+SCHEMA = pa.schema({"key": pa.string(), "x": pa.int64()})
+
+
+def everything() -> op.Operator:
+    return op.aggregate(
+        "key",
+        rows=op.count(),
+        values=op.count("x"),
+        total=op.sum("x"),
+        mean=op.mean("x", "int64"),
+        low=op.min("x"),
+        high=op.max("x"),
+        two=op.largest(2, "x"),
+    )
+
+
+def trial(operator: op.Operator, senders: int = 1, tasks: int = 1) -> op.Trial:
+    return op.Trial(
+        op.Pipeline(
+            op.source("rows", parallelism=senders),
+            op.step("answer", operator, "rows", parallelism=tasks),
+        )
+    )
+
+
+def table(rows: list[tuple[str | None, int | None]]) -> pa.Table:
+    return pa.Table.from_pylist([{"key": key, "x": x} for key, x in rows], SCHEMA)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(epochs=st.lists(ROWS, max_size=4), senders=st.integers(1, 3), tasks=st.integers(1, 3))
+def test_every_epoch_lists_the_keys_that_changed_with_their_new_values(
+    epochs: list[list[tuple[str | None, int | None]]], senders: int, tasks: int
+) -> None:
+    running = trial(everything(), senders, tasks)
+    so_far: list[dict[str, object]] = []
+    for rows in epochs:
+        so_far += table(rows).to_pylist()
+        expected = naive.aggregate(so_far, "key", "x")
+        output = running.epoch(table(rows)).output.to_pylist()
+        assert len(output) == len({key for key, _ in rows})
+        assert {row["key"]: row for row in output} == {key: expected[key] for key, _ in rows}
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(rows=ROWS)
+def test_combine_aggregates_one_epoch_and_remembers_nothing(rows: list[tuple[str | None, int | None]]) -> None:
+    running = trial(op.combine("key", rows=op.count(), total=op.sum("x")))
+    expected = naive.aggregate(table(rows).to_pylist(), "key", "x")
+    for _ in range(2):
+        output = running.epoch(table(rows)).output.to_pylist()
+        assert {row["key"]: (row["rows"], row["total"]) for row in output} == {
+            key: (row["rows"], row["total"]) for key, row in expected.items()
+        }
+    assert not running.states[next(iter(running.states))].tables
+
+
+def test_keys_of_several_columns_and_types() -> None:
+    running = trial(op.aggregate({"user": "int64", "page": "string"}, n=op.count()), tasks=2)
+    batch = pa.table({"user": pa.array([1, 1, 2], pa.int32()), "page": pa.array(["x", "x", "x"]).dictionary_encode()})
+    running.epoch(batch)
+    output = running.epoch(batch).output
+    assert output.schema == pa.schema({"user": pa.int64(), "page": pa.string(), "n": pa.int64()})
+    assert sorted(output.to_pylist(), key=str) == [{"user": 1, "page": "x", "n": 4}, {"user": 2, "page": "x", "n": 2}]
+
+
+def test_strings_times_and_decimals_can_be_aggregated() -> None:
+    running = trial(
+        op.aggregate(
+            "k", first=op.min("s", "string"), last=op.max("t", "timestamp[us]"), money=op.sum("d", "decimal128(9, 2)")
+        )
+    )
+    batch = pa.table(
+        {
+            "k": ["a", "a"],
+            "s": ["pear", "apple"],
+            "t": pa.array([1, 2], pa.timestamp("us")),
+            "d": pa.array([Decimal("0.10"), Decimal("0.20")], pa.decimal128(9, 2)),
+        }
+    )
+    running.epoch(batch)
+    (row,) = running.epoch(batch).output.to_pylist()
+    assert (row["first"], row["last"].microsecond, row["money"]) == ("apple", 2, Decimal("0.60"))
+
+
+def test_sums_of_floats_in_decimals_do_not_depend_on_how_rows_are_spread() -> None:
+    values = [0.1, 1e15, -1e15, 0.3] * 25
+    batch = pa.table({"k": ["a"] * 100, "x": pa.array([Decimal(str(v)) for v in values], pa.decimal128(20, 2))})
+    answers = {
+        trial(op.aggregate("k", x=op.sum("x", "decimal128(20, 2)")), senders).epoch(batch).output["x"][0].as_py()
+        for senders in (1, 2, 3, 7)
+    }
+    assert answers == {Decimal("10.00")}
+
+
+def test_the_same_epoch_gives_the_same_float_bits() -> None:
+    batch = pa.table({"k": [str(i % 7) for i in range(20_000)], "x": [(i * 0.37) % 1.1 for i in range(20_000)]})
+    runs = [trial(op.aggregate("k", x=op.sum("x", "float64")), 2, 2).epoch(batch).output for _ in range(5)]
+    assert all(run.equals(runs[0]) for run in runs)
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_sum_that_overflows_is_reported(cut: int) -> None:
+    running = trial(op.aggregate("key", total=op.sum("x")))
+    rows = [("a", 2**62), ("a", 2**62)]
+    with pytest.raises(Invalid, match=r"total: the sum does not fit int64; sum it as decimal128"):
+        for start in range(0, 2, 2 // cut):
+            running.epoch(table(rows[start : start + 2 // cut]))
+
+
+def test_large_values_that_cancel_are_summed_exactly() -> None:
+    output = (
+        trial(op.aggregate("key", total=op.sum("x"))).epoch(table([("a", 2**62), ("a", 2**62), ("a", -(2**62))])).output
+    )
+    assert output["total"].to_pylist() == [2**62]
+
+
+def test_nan_is_passed_over_by_min_and_max() -> None:
+    batch = pa.table({"k": ["a", "a", "b"], "x": [float("nan"), 1.0, 2.0]})
+    running = trial(op.aggregate("k", low=op.min("x", "float64"), high=op.max("x", "float64")))
+    running.epoch(batch)
+    assert running.epoch(batch).output.to_pylist() == [
+        {"k": "a", "low": 1.0, "high": 1.0},
+        {"k": "b", "low": 2.0, "high": 2.0},
+    ]
+
+
+def test_empty_batches_with_and_without_columns_keep_the_schema() -> None:
+    running = trial(everything(), 2, 2)
+    for batch in (pa.table({}), SCHEMA.empty_table()):
+        output = running.epoch(batch).output
+        assert output.num_rows == 0
+        assert output.schema.field("two").type == pa.list_(pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"word": ["a"], "x": [1]}, "aggregate by key, input rows: input has no column 'key'; found: word, x"),
+        ({"key": [1], "x": [1]}, "column 'key' must be string, found int64; keys are declared as {'key': 'string'}"),
+        ({"key": ["a"], "x": [1.5]}, "column 'x' must be int64, found double; say op.sum('x', 'float64')"),
+        ({"key": ["a"]}, "aggregate by key: input has no column 'x'; found: key"),
+    ],
+)
+def test_what_does_not_fit_is_named(batch: dict[str, list[object]], message: str) -> None:
+    running = trial(op.aggregate("key", total=op.sum("x")))
+    with pytest.raises(Invalid) as caught:
+        running.epoch(pa.table(batch))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: op.aggregate("key"), "aggregate by key: name at least one aggregation"),
+        (lambda: op.aggregate([], n=op.count()), "aggregate: name at least one column"),
+        (lambda: op.aggregate("key", key=op.count()), "'key' cannot name an aggregation"),
+        (lambda: op.aggregate("key", n=5), "n must be an aggregation such as op.count()"),
+        (lambda: op.aggregate({"key": "text"}, n=op.count()), "aggregate: unknown type 'text'"),
+        (lambda: op.aggregate(["a", "a"], n=op.count()), "column 'a' is named twice"),
+        (lambda: op.sum("x", "string"), "sum of x: only numbers can be added, got string"),
+        (lambda: op.largest(0, "x"), "largest of x: keep at least 1 value, got 0"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_at_once(make: object, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        make()  # type: ignore[operator]
+    assert message in str(caught.value)
