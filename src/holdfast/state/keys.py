@@ -110,6 +110,9 @@ def equal_keys(left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
             same &= equal_keys(one, other)
     elif pa.types.is_floating(left.type):
         same = _words(left) == _words(right)
+    elif pa.types.is_interval(left.type):
+        # Arrow has no comparison for these; their bytes are canonical.
+        same = (_raw(left, "u8", 2) == _raw(right, "u8", 2)).reshape(-1, 2).all(axis=1)
     else:
         same = pc.equal(left, right).fill_null(False).to_numpy(zero_copy_only=False)
     if absent_left is None and absent_right is None:

@@ -68,7 +68,7 @@ class KeyRange:
                 raise Invalid(f"weights: one non-negative number for each of {len(hashes)} hashes, got {len(load)}")
             places, inverse = np.unique(hashes[mine], return_inverse=True)
             before = np.cumsum(np.bincount(inverse, load[mine])).astype(np.float64)
-            cuts = _balanced_cuts(places, before, n)
+            cuts = _balanced_cuts(self, places, before, n)
             for i in range(n - 1):
                 cuts[i] = max(cuts[i], (cuts[i - 1] if i else self.lo) + 1)
             for i in reversed(range(n - 1)):
@@ -85,15 +85,17 @@ class KeyRange:
         return KeyRange(min(self.lo, other.lo), max(self.hi, other.hi))
 
 
-def _balanced_cuts(places: NDArray[np.uint32], before: NDArray[np.float64], n: int) -> list[int]:
-    """For each i in 1..n-1 the ring position that leaves about i/n of the load below it, whichever side is nearer."""
+def _balanced_cuts(whole: KeyRange, places: NDArray[np.uint32], before: NDArray[np.float64], n: int) -> list[int]:
+    """For each i in 1..n-1 a cut that leaves about i/n of the load below it, in the middle of the gap between keys."""
+    goals = before[-1] * np.arange(1, n) / n
+    at = np.minimum(np.searchsorted(before, goals), len(before) - 1)
+    below = np.where(at > 0, before[at - 1], 0.0)
+    gaps = at + (goals - below > before[at] - goals)
     cuts: list[int] = []
-    for i in range(1, n):
-        goal = before[-1] * i / n
-        at = min(int(np.searchsorted(before, goal)), len(before) - 1)
-        below = before[at - 1] if at else 0.0
-        nearer_below = goal - below <= before[at] - goal
-        cuts.append(int(places[at]) if nearer_below else int(places[at]) + 1)
+    for gap, count in zip(*np.unique(gaps, return_counts=True), strict=True):
+        low = int(places[gap - 1]) + 1 if gap else whole.lo
+        high = int(places[gap]) if gap < len(places) else whole.hi
+        cuts.extend(low + (high - low) * (j + 1) // (int(count) + 1) for j in range(count))
     return cuts
 
 
