@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
 import typer
 
 from holdfast.cli.fidelity import fidelity
+from holdfast.cli.schedule import schedule
 from holdfast.errors import HoldfastError, Invalid
 
 app = typer.Typer(
@@ -25,10 +27,12 @@ def _holdfast() -> None:
 
 
 app.command()(fidelity)
+app.command()(schedule)
 
 
 def main() -> NoReturn:
     """Exit code 0, 2 for bad input, 1 for a failure at run time, 130 when interrupted."""
+    _keep_stdout()
     try:
         code = app(standalone_mode=False)
     except (typer.TyperException, Invalid) as error:
@@ -38,6 +42,16 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _keep_stdout() -> None:
+    """Native libraries (HiGHS, a JVM) print to file descriptor 1 as they please: theirs goes to stderr from here on."""
+    if sys.__stdout__ is None or sys.stdout is not sys.__stdout__:
+        return  # somebody catches our output in this process
+    sys.stdout.flush()
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(ours, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def _said(error: Exception, code: int) -> int:

@@ -1,0 +1,166 @@
+"""incremental: the best average fidelity while recovering (INC of paper 000, section 5).
+
+A candidate is the lightest set of failed tasks that completes a minimal complete tree through some failed task. In a
+sub-topology without a live tree it spans all that is dead, so connecting comes first; in a full one with live operators
+it is a single task. Within a sub-topology candidates are ranked by gain / sum(cost / f), across them by gain / cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.fidelity import trees_through
+from holdfast.recovery.completions import completions
+from holdfast.recovery.demand import Floats, Ints, demand, plan_for
+from holdfast.recovery.frontier import Frontier
+from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.recovery.survival import marginals, values
+from holdfast.replication.decomposition import decompose
+from holdfast.topology import Task, Topology
+
+NAME = "incremental"
+SHORTLIST = 96
+"""Candidates whose gain is measured in a round; the estimate that lists them needs one pass for all tasks."""
+ROUNDS = 200
+"""In a round at least this share of all failed cost is spent before gains are measured again: one task below 200."""
+
+ROUNDING = 1e-12
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    tasks: tuple[int, ...]
+    parts: frozenset[int]
+    gain: float
+    cost: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What does not change while one plan is made."""
+
+    topology: Topology
+    part_of: Ints
+    """The sub-topology of each task."""
+    charges: Floats
+    """cost / f of each task, f = how many minimal complete trees run through it: all are failed when it is."""
+    reach: Floats
+    """What the objective loses at most when the task fails alone."""
+    portion: float
+
+
+def incremental(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
+    """Spend on the candidate with the best gain, again and again; keep what buys no gain yet for the next arrival."""
+    lost = topology.mask(failed)
+    if affords(capacity, float(topology.costs[lost].sum())):
+        chosen = [int(place) for place in np.flatnonzero(lost)]
+    else:
+        chosen = _choose(_setting(topology, lost), lost.copy(), capacity)
+    return plan_for(topology, demand(topology, failed), capacity, NAME, chosen)
+
+
+def _choose(setting: _Setting, lost: Mask, capacity: float) -> list[int]:
+    costs = setting.topology.costs
+    chosen: list[int] = []
+    left = capacity
+    while candidates := _candidates(setting, lost, left):
+        target = left - setting.portion
+        while candidates:
+            best = _best(candidates)
+            for place in best.tasks:
+                lost[place] = False
+                left -= float(costs[place])
+            chosen += best.tasks
+            if left <= target:
+                break
+            taken = set(best.tasks)
+            candidates = [c for c in candidates if taken.isdisjoint(c.tasks) and affords(left, c.cost)]
+    now, most = values(setting.topology, np.stack([lost, np.zeros_like(lost)]))
+    if now >= most * (1 - ROUNDING):
+        chosen += _worthless(setting.topology, lost, left)
+    return chosen
+
+
+def _candidates(setting: _Setting, lost: Mask, left: float) -> list[_Candidate]:
+    """Affordable candidates that gain something: by cost / f, or by plain cost when none of those is affordable."""
+    for charges in (setting.charges, setting.topology.costs):
+        trees = completions(setting.topology, np.where(lost, charges, 0.0))
+        anchors = np.flatnonzero(lost & np.isfinite(trees.weight))
+        if len(anchors) > SHORTLIST:
+            anchors = _shortlist(setting, lost, anchors, trees.weight[anchors], charges[anchors])
+        sets = dict.fromkeys(trees.through(place, lost) for place in anchors.tolist())
+        found = _measured(
+            setting, lost, [s for s in sets if affords(left, float(setting.topology.costs[list(s)].sum()))]
+        )
+        if found:
+            return found
+    return []
+
+
+def _shortlist(setting: _Setting, lost: Mask, anchors: Ints, weights: Floats, charges: Floats) -> Ints:
+    """The most promising: half lone tasks, whose gain is known, half trees, of which only a bound of the gain is."""
+    alone = weights <= charges * (1 + 1e-9)
+    worth = np.where(alone, marginals(setting.topology, lost)[anchors], setting.reach[anchors])
+    order = np.argsort(-worth / np.maximum(weights, 1e-12), kind="stable")
+    lone, trees = order[alone[order]], order[~alone[order]]
+    return np.asarray(anchors[np.concatenate([lone[: SHORTLIST // 2], trees[: SHORTLIST // 2]])], np.int64)
+
+
+def _measured(setting: _Setting, lost: Mask, sets: list[tuple[int, ...]]) -> list[_Candidate]:
+    if not sets:
+        return []
+    after = np.repeat(lost[np.newaxis], len(sets) + 1, axis=0)
+    for row, tasks in enumerate(sets):
+        after[row, list(tasks)] = False
+    worth = values(setting.topology, after)
+    found = []
+    for tasks, value in zip(sets, worth[:-1], strict=True):
+        gain = float(value - worth[-1])
+        if gain > value * ROUNDING:
+            places = list(tasks)
+            cost, weight = float(setting.topology.costs[places].sum()), float(setting.charges[places].sum())
+            found.append(_Candidate(tasks, frozenset(setting.part_of[places].tolist()), gain, cost, weight))
+    return found
+
+
+def _best(candidates: list[_Candidate]) -> _Candidate:
+    """The best of each sub-topology by gain / sum(cost / f), and of those the best by gain / cost."""
+    champions: dict[int, _Candidate] = {}
+    for candidate in candidates:
+        for part in candidate.parts:
+            rival = champions.get(part)
+            if rival is None or candidate.gain * rival.weight > rival.gain * candidate.weight:
+                champions[part] = candidate
+    return max(champions.values(), key=lambda c: (c.gain / max(c.cost, 1e-12), c.gain))
+
+
+def _setting(topology: Topology, lost: Mask) -> _Setting:
+    part_of = np.zeros(len(topology.tasks), np.int64)
+    for number, part in enumerate(decompose(topology)):
+        for name in part.operators:
+            part_of[topology.span[name]] = number
+    through = trees_through(topology)
+    most = max(through)
+    shared = np.array([count / most if count else 1.0 for count in through])
+    reach = marginals(topology, np.zeros_like(lost))
+    portion = float(topology.costs[lost].sum()) / ROUNDS
+    return _Setting(topology, part_of, topology.costs / shared, reach, portion)
+
+
+def _worthless(topology: Topology, lost: Mask, left: float) -> list[int]:
+    """When fidelity can rise no more: the tasks that add nothing to it, upstream first, while they fit."""
+    frontier = Frontier(topology, (int(place) for place in np.flatnonzero(lost)))
+    waiting, chosen = frontier.ready, []
+    for place in waiting:
+        cost = float(topology.costs[place])
+        if affords(left, cost):
+            left -= cost
+            chosen.append(place)
+            waiting += frontier.recover(place)
+    return chosen
