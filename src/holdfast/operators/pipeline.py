@@ -6,7 +6,7 @@ Immutable and validated at construction. Its ``topology`` is the same model that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -109,11 +109,9 @@ class Pipeline:
     """Steps, upstream first or in any order; ``topology`` is what they form."""
 
     steps: tuple[Step, ...]
-    domains: Mapping[str, Any] = field(default_factory=dict)
 
     def __init__(self, *steps: Step) -> None:
         object.__setattr__(self, "steps", tuple(steps))
-        object.__setattr__(self, "domains", {})
         _ = self.topology  # whatever is wrong is told now
         for each in steps:
             self._check_keys(each)

@@ -44,9 +44,8 @@ class TopK(Operator):
         keys = schema_of(key, who)
         groups = schema_of(within, who) if within else pa.schema([])
         if closes is not None and closes not in groups.names:
-            raise Invalid(
-                f"{who}: closes={closes!r} must be among the columns of within, found: {', '.join(groups.names)}"
-            )
+            found = ", ".join(groups.names) or "none"
+            raise Invalid(f"{who}: closes={closes!r} must be among the columns of within, found: {found}")
         names = [*groups.names, *keys.names, value]
         if len(set(names)) < len(names) or RANK in names:
             raise Invalid(

@@ -21,6 +21,8 @@ from holdfast.operators.pipeline import Input, Pipeline, Step
 from holdfast.state import Routing, TaskState, hash_keys
 from holdfast.topology import Task
 
+LAST = 2**62
+"""A time after all others, in microseconds: what a source says when it has ended."""
 Batches: TypeAlias = pa.Table | Mapping[str, pa.Table]
 
 
@@ -49,7 +51,8 @@ class Trial:
         self.states = {
             task: TaskState.empty(pipeline.by_name[task.operator].operator.tables) for task in pipeline.topology.tasks
         }
-        self._watermarks: dict[Task, int | None] = dict.fromkeys(pipeline.topology.tasks)
+        self._watermarks: dict[Task, dict[str, int | None]] = {}
+        self._stamps: dict[Task, int | None] = {}
 
     def epoch(self, batches: Batches, ends: bool = False) -> Epoch:
         """One epoch over a batch for each source (or for the only one). ``ends``: no row will ever follow."""
@@ -57,14 +60,13 @@ class Trial:
         given = self._given(batches)
         outputs: dict[Task, pa.Table] = {}
         counters: dict[str, dict[str, int]] = {}
-        before = dict(self._watermarks)
         for operator in self.pipeline.topology.operators:
             step = self.pipeline.by_name[operator.name]
             for number in range(operator.parallelism):
                 task = Task(operator.name, number)
-                self._advance(task, step, given, ends)
                 inputs = self._inputs(task, step, given, outputs)
-                state = State(self.states[task].tables, task, self.number, self._watermarks[task], before[task])
+                before, now = self._advance(task, step, inputs, ends)
+                state = State(self.states[task].tables, task, self.number, now, before)
                 answer = step.operator.process_inputs(inputs, state)
                 outputs[task] = answer if answer is not None else pa.table({})
                 changes = {name: view.change for name, view in state.views.items()}
@@ -113,30 +115,46 @@ class Trial:
             inputs[each.source] = together(blocks)
         return inputs
 
-    def _advance(self, task: Task, step: Step, given: Mapping[str, pa.Table], ends: bool) -> None:
-        """The watermark once this epoch is in: a source's latest time less the delay, else the senders' least."""
-        known: list[int | None]
-        if step.inputs:
-            known = []
-            for each in step.inputs:
-                stream = self.pipeline.input(step.name, each.source)
-                senders = self.pipeline.topology.senders(stream, task.number)
-                known += [self._watermarks[Task(each.source, sender)] for sender in senders]
-        else:
-            known = [self._source_watermark(step, given, ends)] if step.event_time else [None]
-        mark = None if any(each is None for each in known) else min(each for each in known if each is not None)
-        old = self._watermarks[task]
-        if mark is not None and (old is None or mark > old):
-            self._watermarks[task] = mark
+    def _advance(
+        self, task: Task, step: Step, shares: Mapping[str, pa.Table], ends: bool
+    ) -> tuple[int | None, int | None]:
+        """The task's watermark before this epoch and after it; what the task's receivers are told is noted beside it.
 
-    def _source_watermark(self, step: Step, given: Mapping[str, pa.Table], ends: bool) -> int | None:
-        if ends:
-            return 2**62
-        rows = given.get(step.name)
-        if rows is None or not rows.num_rows or step.event_time is None:
-            return None
-        latest = pc.max(microseconds(rows, step.event_time, f"source {step.name}")).as_py()
-        return None if latest is None else int(latest) - round(step.delay_seconds * 1e6)
+        A source says its latest event time less the delay. Of one input the newest word counts, over inputs the least.
+        """
+        if not step.inputs:
+            self._stamps[task] = LAST if ends and step.event_time else _event_time(step, shares[step.name])
+            return None, None
+        newest: dict[str, int | None] = {}
+        for each in step.inputs:
+            stream = self.pipeline.input(step.name, each.source)
+            senders = self.pipeline.topology.senders(stream, task.number)
+            newest[each.source] = _newest(self._stamps[Task(each.source, sender)] for sender in senders)
+        if step.name not in self.pipeline.timed:
+            self._stamps[task] = _newest(newest.values())
+            return None, None
+        known = self._watermarks.setdefault(task, dict.fromkeys(newest))
+        before = _least(known.values())
+        known.update({name: _newest([known[name], stamp]) for name, stamp in newest.items()})
+        self._stamps[task] = _least(known.values())
+        return before, self._stamps[task]
+
+
+def _event_time(step: Step, rows: pa.Table) -> int | None:
+    if not rows.num_rows or step.event_time is None:
+        return None
+    latest = pc.max(microseconds(rows, step.event_time, f"source {step.name}")).as_py()
+    return None if latest is None else int(latest) - round(step.delay_seconds * 1e6)
+
+
+def _newest(stamps: Iterable[int | None]) -> int | None:
+    return max((stamp for stamp in stamps if stamp is not None), default=None)
+
+
+def _least(stamps: Iterable[int | None]) -> int | None:
+    listed = list(stamps)
+    known = [stamp for stamp in listed if stamp is not None]
+    return min(known) if len(known) == len(listed) else None
 
 
 def routed(rows: pa.Table, given: Input, receivers: range, task: int, parallelism: int) -> pa.Table:
