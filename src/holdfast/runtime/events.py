@@ -1,0 +1,209 @@
+"""What the coordinator is told and what it asks for. Plain values: no clock, thread, file or Spark in them.
+
+A *lane* is a timeline of a task's state. ``exact`` is the real one; ``replica`` is a second copy of it; ``tentative``
+is a fork that goes on with incomplete input; ``side`` is a past that is computed again for somebody else's replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from holdfast.topology import Task
+
+Lane = Literal["exact", "replica", "tentative", "side"]
+Origin = Literal["local", "checkpoint", "fork"]
+"""Where a state comes from: the lane's own version on the node, the durable store, or the node's exact version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task in one run: take state version ``start`` from ``origin``, process epochs ``first`` to ``last``.
+
+    ``fidelity`` goes with what a tentative sink says. ``keep``: its outputs stay on the node, for replay.
+    """
+
+    task: Task
+    node: str
+    lane: Lane
+    origin: Origin
+    start: int
+    first: int
+    last: int
+    keep: bool = False
+    fidelity: float = 1.0
+    fork: int = 0
+    """Of a tentative lane: which fork this is, by the run that began it."""
+
+    @property
+    def epochs(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Process epochs, level by level. ``live``: the epoch whose rows come from the source; others are journalled.
+
+    ``buffers``: senders whose kept outputs (node, first, last) are to be read instead of being computed.
+    """
+
+    number: int
+    kind: Literal["epoch", "replay"]
+    works: tuple[Work, ...]
+    live: int | None = None
+    buffers: Mapping[Task, tuple[str, int, int]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        return min((work.first for work in self.works), default=self.live or 0)
+
+    @property
+    def last(self) -> int:
+        return max((work.last for work in self.works), default=self.live or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs."""
+
+    run: int
+    outputs: tuple[tuple[int, Task], ...]
+    kind: Literal["final", "tentative"]
+    fidelity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place."""
+
+    epoch: int
+    since: int
+    homes: Mapping[Task, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Nothing up to this epoch is needed for replay any more: journal, kept outputs and old local versions may go."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone:
+    """Everything that this epoch could give for now has been given: the source may go on to the next."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write this into the history."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The job cannot go on: a user's function failed. ``message`` tells the whole story in one line."""
+
+    message: str
+
+
+Instruction = Run | Publish | Checkpoint | Trim | EpochDone | Record | Halt
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class NodesJoined:
+    nodes: tuple[str, ...]
+    capacity: float | None = None
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodesLost:
+    nodes: tuple[str, ...]
+    cause: str = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochArrived:
+    """The source has an epoch. ``journalled``: its rows are in the journal already (a restart)."""
+
+    epoch: int
+    journalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of one work. ``reached``: the last epoch whose version is committed on the node."""
+
+    task: Task
+    lane: Lane
+    node: str
+    status: Literal["committed", "missing", "blocked", "failed"]
+    reached: int
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+    state_bytes: int = 0
+    state_rows: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[int, str] = field(default_factory=dict)
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    run: int
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBroken:
+    """A run did not finish: nodes went, or its shell gave up on it. Nothing of it counts."""
+
+    run: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDurable:
+    epoch: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBroken:
+    epoch: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """Somebody asks for a checkpoint now: the input has ended, or a person said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLifted:
+    """Nobody else is coming: let the nodes that are there carry everything."""
+
+
+Event = (
+    NodesJoined
+    | NodesLost
+    | EpochArrived
+    | RunDone
+    | RunBroken
+    | CheckpointDurable
+    | CheckpointBroken
+    | CheckpointWanted
+    | CapacityLifted
+)

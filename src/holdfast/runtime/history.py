@@ -1,0 +1,60 @@
+"""The history of a run: everything that happened, one JSON object a line, append-only. Reports are derived from it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import Invalid
+
+NAME = "history.jsonl"
+
+
+class History:
+    """Appends events, each with its number and its time in seconds since the epoch (or of a virtual clock)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _end_line(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lock = threading.Lock()
+
+    def add(self, time: float, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        event = {"time": round(time, 6), "kind": kind, **fields}
+        line = json.dumps(event, default=str)
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + "\n")
+        return event
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def read_history(directory: str | Path) -> Iterator[dict[str, Any]]:
+    """The events of a run, oldest first. A last line that a crash has torn is passed over."""
+    path = Path(directory) / NAME
+    if not path.is_file():
+        raise Invalid(f"{directory}: no {NAME} here; give the folder of a run (its --out)")
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def _end_line(path: Path) -> None:
+    """A crash may have left half a line: what follows begins a new one."""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb+") as file:
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")

@@ -1,0 +1,99 @@
+"""Outputs of a job: staged by the task that made them, published by the driver, read back by anybody.
+
+A run may be broken off, so what its sinks wrote waits under ``output/staged`` until the epoch is journalled; publishing
+moves it under its own name, once. Final output supersedes tentative output of the same task and epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import Invalid
+from holdfast.state.files import Files, LocalFiles, open_files
+from holdfast.topology import Task
+
+Kind = Literal["final", "tentative"]
+View = Literal["latest", "final", "tentative"]
+STAGED = "output/staged"
+OWN = ("epoch", "task", "fidelity")
+_NAME = re.compile(r"(\d+)-(.+)-(\d+)\.parquet")
+
+
+def name_of(epoch: int, task: Task) -> str:
+    return f"{epoch:012d}-{task.operator}-{task.number}.parquet"
+
+
+def stage(
+    files: Files, run: str, kind: Kind, epoch: int, task: Task, table: pa.Table, fidelity: float, sync: bool
+) -> str:
+    """Write a sink task's rows of an epoch; the name under which they wait."""
+    if clash := [column for column in OWN if column in table.column_names]:
+        raise Invalid(f"output of {task}: column {clash[0]!r} is Holdfast's own, give yours another name")
+    rows = len(table)
+    own: dict[str, pa.Array] = {
+        "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), rows),
+        "task": pa.repeat(pa.scalar(str(task)), rows),
+    }
+    if kind == "tentative":
+        own["fidelity"] = pa.repeat(pa.scalar(fidelity, pa.float64()), rows)
+    sink = pa.BufferOutputStream()
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    pq.write_table(pa.table({**own, **columns}), sink)
+    name = f"{STAGED}/{run}-{kind}-{name_of(epoch, task)}"
+    files.put(name, sink.getvalue(), sync)
+    return name
+
+
+def publish(files: Files, staged: str, kind: Kind, epoch: int, task: Task) -> bool:
+    """Move staged rows to where everybody reads them; False if they were there already."""
+    target = f"output/{kind}/{name_of(epoch, task)}"
+    if isinstance(files, LocalFiles):
+        path = files.root / target
+        there = path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if there:
+            files.delete(staged)
+        else:
+            (files.root / staged).replace(path)
+        return not there
+    try:
+        files.create(target, files.read(staged), sync=False)
+    except FileExistsError:
+        return False
+    finally:
+        files.delete(staged)
+    return True
+
+
+def written(files: Files, kind: Kind) -> dict[tuple[int, Task], str]:
+    """The output files of a kind by epoch and task."""
+    found = ((_NAME.fullmatch(name), name) for name in files.list(f"output/{kind}"))
+    return {(int(match[1]), Task(match[2], int(match[3]))): f"output/{kind}/{name}" for match, name in found if match}
+
+
+def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
+    """The output of a run, in the order of epoch and task.
+
+    ``final``: exact rows alone. ``tentative``: every tentative row, superseded or not. ``latest``: the final rows of a
+    task's epoch where there are some, else its tentative ones; ``fidelity`` tells (1 for final rows).
+    """
+    if view not in ("latest", "final", "tentative"):
+        raise Invalid(f"view must be latest, final or tentative, got {view!r}")
+    files = open_files(str(directory))
+    if not files.list("output"):
+        raise Invalid(f"{directory}: no output here; give the folder of a run (its --out)")
+    final = written(files, "final")
+    tentative = written(files, "tentative")
+    chosen = {"latest": {**tentative, **final}, "final": final, "tentative": tentative}[view]
+    tables = []
+    for key in sorted(chosen):
+        table = pq.read_table(pa.BufferReader(files.read(chosen[key])))
+        if view == "latest" and "fidelity" not in table.column_names:
+            table = table.append_column("fidelity", pa.repeat(pa.scalar(1.0), len(table)))
+        tables.append(table)
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})

@@ -1,0 +1,173 @@
+"""Nodes as Spark has them: executors that come and go by themselves, or logical nodes inside one local process.
+
+A node keeps its name when a replacement takes its place; what it stored does not come back with the name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark import SparkContext
+
+from holdfast.errors import Invalid
+
+
+class Cluster(Protocol):
+    """What the shell asks of a set of nodes."""
+
+    def look(self) -> tuple[list[str], list[str]]:
+        """Nodes lost and nodes joined since the last look."""
+        ...
+
+    def places(self) -> Mapping[str, str]:
+        """The slot group of every node that is there: works of one group and level share a Spark task."""
+        ...
+
+    def location(self, place: str) -> str | None:
+        """Where Spark must run the works of a place; None for anywhere."""
+        ...
+
+    def folder(self, node: str) -> str:
+        """The node's own folder, new with every replacement."""
+        ...
+
+    def kill(self, node: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LogicalNodes:
+    """Nodes that share one local Spark process; failing one drops its state. Replacements come when asked for."""
+
+    def __init__(self, count: int, cores: int, root: Path) -> None:
+        self._root = root
+        self._cores = max(1, min(cores, count))
+        self._names = [f"node-{number}" for number in range(count)]
+        self._lives = dict.fromkeys(self._names, 0)
+        self._alive: set[str] = set()
+        self._known: set[str] = set()
+        self._alive.update(self._names)
+
+    def look(self) -> tuple[list[str], list[str]]:
+        lost = sorted(self._known - self._alive)
+        joined = sorted(self._alive - self._known, key=self._names.index)
+        self._known = set(self._alive)
+        return lost, joined
+
+    def places(self) -> Mapping[str, str]:
+        return {name: f"slot-{self._names.index(name) % self._cores}" for name in self._alive}
+
+    def location(self, place: str) -> str | None:
+        return None
+
+    def folder(self, node: str) -> str:
+        return str(self._root / f"{node}.{self._lives[node]}")
+
+    def kill(self, node: str) -> None:
+        _known(node, self._names)
+        self._alive.discard(node)
+        shutil.rmtree(self.folder(node), ignore_errors=True)
+
+    def dead(self) -> list[str]:
+        return [name for name in self._names if name not in self._alive]
+
+    def join(self, node: str) -> None:
+        """A replacement takes this name; it has none of the old one's state."""
+        _known(node, self._names)
+        if node not in self._alive:
+            self._lives[node] += 1
+            self._alive.add(node)
+
+    def close(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+class Executors:
+    """Real executors. A new one takes the lowest name that is free: a replacement has its predecessor's name."""
+
+    def __init__(self, context: SparkContext, root: Path) -> None:
+        self._context = context
+        self._root = root
+        self._jsc: Any = context._jsc.sc()
+        self._nodes: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+
+    def look(self) -> tuple[list[str], list[str]]:
+        alive = self._alive()
+        lost = [name for name, executor in self._known.items() if executor not in alive]
+        for name in lost:
+            shutil.rmtree(self.folder(name), ignore_errors=True)
+            del self._known[name]
+        joined = []
+        for executor in alive:
+            if executor not in self._known.values():
+                free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
+                self._known[free] = executor
+                joined.append(free)
+        return lost, joined
+
+    def _alive(self) -> list[str]:
+        """Identifiers of live executors, in the order of their numbers."""
+        ids = self._jsc.schedulerBackend().getExecutorIds()
+        found = [str(ids.apply(i)) for i in range(ids.size())]
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def places(self) -> Mapping[str, str]:
+        return {name: name for name in self._known}
+
+    def location(self, place: str) -> str | None:
+        executor = self._known.get(place)
+        return None if executor is None else f"executor_{self._host(executor)}_{executor}"
+
+    def _host(self, executor: str) -> str:
+        if executor not in self._nodes:
+            status = self._jsc.env().blockManager().master().getMemoryStatus().keysIterator()
+            while status.hasNext():
+                manager = status.next()
+                self._nodes[str(manager.executorId())] = str(manager.host())
+        return self._nodes.get(executor, "localhost")
+
+    def folder(self, node: str) -> str:
+        return str(self._root / f"{node}.{self._known.get(node, 'gone')}")
+
+    def executor(self, node: str) -> str:
+        _known(node, list(self._known))
+        return self._known[node]
+
+    def process(self, node: str) -> int | None:
+        """The operating system's number of the executor's process, if it runs on this machine."""
+        return executor_process(self._context.applicationId or "", self.executor(node))
+
+    def kill(self, node: str) -> None:
+        number = self.process(node)
+        if number is None:
+            raise Invalid(f"kill {node}: its executor does not run on this machine; only local executors can be killed")
+        os.kill(number, signal.SIGKILL)
+
+    def close(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def executor_process(application: str, executor: str) -> int | None:
+    """Find an executor of this application on this machine by its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        pairs = set(pairwise(words))
+        ours = (b"--app-id", application.encode()) in pairs and (b"--executor-id", executor.encode()) in pairs
+        if ours and b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words:
+            return int(folder.name)
+    return None
+
+
+def _known(node: str, names: list[str]) -> None:
+    if node not in names:
+        raise Invalid(f"unknown node {node!r}; nodes: {', '.join(sorted(names)) or 'none'}")

@@ -1,0 +1,107 @@
+"""Spark's own shuffle between levels, with both sides held to chosen executors; and batches as Arrow, without rows.
+
+Three things that PySpark has no public call for, reached through its gateway:
+- ``SparkContext.makeRDD`` of (payload, [location]) pairs gives partitions that prefer a location, and a location
+  ``executor_<host>_<id>`` means one executor;
+- zipping a shuffled RDD with such an RDD hands that preference on to the reduce side;
+- ``Dataset.toArrowBatchRdd`` gives a batch as Arrow record batches, which Python workers read without unpickling a row.
+Bundles cross as raw bytes: (slot as a long, bundle) pairs on the map side, bundles on the reduce side.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark import SparkContext, serializers
+from pyspark.core.rdd import RDD
+from pyspark.serializers import FramedSerializer, NoOpSerializer
+from pyspark.sql import DataFrame
+
+Stage = Callable[[int, Iterable[bytes]], Iterable[bytes]]
+"""What a level runs on each of its partitions: index and bundles in; one bundle for each slot of the next level out."""
+
+_TAG = b"."
+_serializers: Any = serializers
+"""PySpark's serializers have no types of their own."""
+
+
+class _Raw(FramedSerializer):
+    """Hands the bytes of the locating side through as a batch of one."""
+
+    def dumps(self, obj: Any) -> bytes:
+        return bytes(obj)
+
+    def loads(self, obj: bytes) -> Any:
+        return [obj]
+
+    def _load_stream_without_unbatching(self, stream: Any) -> Iterator[Any]:
+        yield from _serializers.FramedSerializer.load_stream(self, stream)
+
+
+class Exchange:
+    """Builds the one Spark job of a run: a first level, then shuffles to further ones."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        jvm: Any = context._jvm
+        self._jvm = jvm
+        self._convert = jvm.scala.jdk.javaapi.CollectionConverters
+        self._bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+
+    def batch(self, frame: DataFrame) -> tuple[RDD[bytes], int]:
+        """A batch as Arrow record batch messages, and the number of its partitions."""
+        java = self._jvm.org.apache.spark.api.java.JavaRDD.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
+        return RDD(java, self._context, NoOpSerializer()), java.getNumPartitions()
+
+    def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
+        """One empty record for each location, on that location."""
+        return RDD(self._located([b""] * len(locations), locations), self._context, NoOpSerializer())
+
+    def shuffle(self, level: RDD[bytes], stage: Stage, partitions: int, locations: Sequence[str | None]) -> RDD[bytes]:
+        """Run ``stage`` on a level and send its bundles to the slots of the next, which are at ``locations``.
+
+        Every partition sends one bundle to every slot, so that a slot knows how many will come.
+        """
+        width = len(locations)
+
+        def keyed(index: int, records: Iterable[bytes]) -> Iterator[bytes]:
+            for slot, bundle in enumerate(stage(index, records)):
+                yield _serializers.pack_long(slot)
+                yield bundle
+
+        mapped: Any = level.mapPartitionsWithIndex(keyed, preservesPartitioning=True)
+        mapped._bypass_serializer = True
+        pairs = self._jvm.PairwiseRDD(mapped._jrdd.rdd()).asJavaPairRDD()
+        partitioner = self._jvm.PythonPartitioner(width, 0)
+        shuffled = self._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner))
+        if all(location is None for location in locations):
+            return RDD(shuffled, self._context, NoOpSerializer())
+        # The pickled tags are made here and read by pyspark's own workers a moment later; nothing of it is stored.
+        tags = pickle.dumps([_TAG] * partitions, protocol=3)
+        anchor = self._jvm.org.apache.spark.api.python.SerDeUtil.pythonToJava(
+            self._located([tags] * width, locations), True
+        )
+        pairwise = _serializers.PairDeserializer(_Raw(), NoOpSerializer())
+        zipped: RDD[Any] = RDD(anchor.zip(shuffled), self._context, pairwise)
+        return zipped.mapPartitionsWithIndex(_second, preservesPartitioning=True)
+
+    def collect(self, level: RDD[bytes], stage: Stage) -> list[bytes]:
+        """Run ``stage`` on the last level and bring what it yields to the driver."""
+        return level.mapPartitionsWithIndex(stage).collect()
+
+    def _located(self, payloads: Sequence[bytes], locations: Sequence[str | None]) -> Any:
+        pairs = self._jvm.java.util.ArrayList()
+        for payload, location in zip(payloads, locations, strict=True):
+            names = self._jvm.java.util.ArrayList()
+            if location is not None:
+                names.add(location)
+            pairs.add(self._jvm.scala.Tuple2(bytearray(payload), self._convert.asScala(names).toSeq()))
+        made = self._context._jsc.sc().makeRDD(self._convert.asScala(pairs).toSeq(), self._bytes)
+        return self._jvm.org.apache.spark.api.java.JavaRDD(made, self._bytes)
+
+
+def _second(_: int, pairs: Iterable[Any]) -> Iterator[bytes]:
+    for _tag, bundle in pairs:
+        yield bundle

@@ -1,0 +1,469 @@
+"""The Spark shell: tells the coordinator what happens, and carries out what it says, on real executors.
+
+Threads: the stream's own runs epochs; one runs replays, one checkpoints, one looks after the nodes. All of them talk to
+the coordinator under one lock; Spark jobs run outside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.events import (
+    CapacityLifted,
+    Checkpoint,
+    CheckpointBroken,
+    CheckpointDurable,
+    CheckpointWanted,
+    EpochArrived,
+    EpochDone,
+    Event,
+    Halt,
+    Instruction,
+    NodesJoined,
+    NodesLost,
+    Publish,
+    Record,
+    Run,
+    RunBroken,
+    RunDone,
+    Trim,
+)
+from holdfast.runtime.history import History
+from holdfast.runtime.layout import lay_out
+from holdfast.runtime.outputs import STAGED, publish
+from holdfast.runtime.spark import stages
+from holdfast.runtime.spark.cluster import Cluster
+from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.worker import JobContext, Order, journal_name
+from holdfast.state import Writer
+from holdfast.state.entries import FileEntry
+from holdfast.topology import Task
+
+LOOK_EVERY = 0.1
+TRIES = 3
+"""A run that Spark cannot finish although no node was lost is tried this often."""
+
+Sink = Callable[[pa.Table, int, str, float], None]
+
+
+class RunFailed(HoldfastError):
+    """The job cannot go on; the message is the coordinator's or Spark's own word."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: its rows, and in which column each source finds its own (None: all of them)."""
+
+    frame: DataFrame
+    sources: Mapping[str, str | None]
+
+
+class Shell:
+    """Runs one job. ``pieces``: into how many parts each journalled epoch was cut."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        coordinator: Coordinator,
+        context: JobContext,
+        writer: Writer,
+        cluster: Cluster,
+        history: History,
+        *,
+        pieces: Mapping[int, int],
+        extra: Mapping[str, Any],
+        patience: float = 10.0,
+        sink: Sink | None = None,
+    ) -> None:
+        self.spark = spark
+        self.coordinator = coordinator
+        self.context = context
+        self.writer = writer
+        self.cluster = cluster
+        self.history = history
+        self.sink = sink
+        self.error: HoldfastError | None = None
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self._pieces = dict(pieces)
+        self._extra = dict(extra)
+        self._patience = patience
+        self._exchange = Exchange(spark.sparkContext)
+        self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
+        self._lock = threading.RLock()
+        self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
+        self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
+            "replay": queue.SimpleQueue(),
+            "checkpoint": queue.SimpleQueue(),
+        }
+        self._staged: dict[tuple[int, str, int, Task], str] = {}
+        self._groups: dict[str, int] = {}
+        self._strikes = 0
+        self._waiting_since: float | None = None
+        self._stopping = threading.Event()
+        self._changed = threading.Condition(self._lock)
+        self._threads: list[threading.Thread] = []
+
+    # Life
+
+    def start(self, nodes: int, deadline: float = 60.0) -> None:
+        """Wait for the nodes, up to a deadline, and begin."""
+        until = time.monotonic() + deadline
+        found: list[str] = []
+        while len(found) < nodes and time.monotonic() < until:
+            found += self.cluster.look()[1]
+            if len(found) < nodes:
+                self._stopping.wait(LOOK_EVERY)
+        if not found:
+            raise RunFailed(f"no executor came within {deadline:.0f} s; is the cluster up and has it free cores?")
+        self.tell(NodesJoined(tuple(found)))
+        jobs = [("nodes", self._watch), ("replay", self._replays), ("checkpoint", self._checkpoints)]
+        for name, job in jobs:
+            thread = threading.Thread(target=job, name=f"holdfast-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self, checkpoint: bool = True, deadline: float = 120.0) -> None:
+        """Let what is under way finish, checkpoint what is not yet safe, and let go of everything."""
+        if checkpoint and self.error is None:
+            self.settle(deadline)
+            self.tell(CheckpointWanted())
+            self._wait_for(lambda: not self.coordinator.checkpoint_needed(), deadline)
+        self._stopping.set()
+        for waiting in self._background.values():
+            waiting.put(None)
+        self._live.put(None)
+        for group in list(self._groups):
+            self.spark.sparkContext.cancelJobGroup(group)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=10)
+        self.writer.close()
+        self.history.close()
+        with contextlib.suppress(Exception):
+            self._broadcast.destroy()
+        self.cluster.close()
+
+    def settle(self, deadline: float) -> bool:
+        """Wait until everything that was lost is recovered and caught up."""
+        return self._wait_for(lambda: self.coordinator.idle, deadline)
+
+    def _wait_for(self, condition: Callable[[], bool], deadline: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: condition() or self.error is not None, deadline)
+
+    # The coordinator's word
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on and carry out the answer; long work goes to its own thread."""
+        with self._changed:
+            for instruction in self.coordinator.handle(event):
+                self._carry_out(instruction)
+            self._changed.notify_all()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Record(kind, fields):
+                self.note(kind, fields)
+            case Run(kind="epoch") | EpochDone():
+                self._live.put(instruction)
+            case Run():
+                self._background["replay"].put(instruction)
+            case Checkpoint():
+                self._background["checkpoint"].put(instruction)
+            case Publish():
+                self._publish(instruction)
+            case Trim(epoch):
+                self.writer.trim(epoch)
+                self._pieces = {e: n for e, n in self._pieces.items() if e > min(epoch, self._oldest())}
+            case Halt(message):
+                self.fail(RunFailed(message))
+
+    def _oldest(self) -> int:
+        kept = self.writer.store.checkpoints()
+        return kept[0].epoch if kept else -1
+
+    def fail(self, error: HoldfastError) -> None:
+        self.error = self.error or error
+        self._live.put(None)
+        with self._changed:
+            self._changed.notify_all()
+
+    def note(self, kind: str, fields: Mapping[str, Any]) -> None:
+        event = self.history.add(time.time(), kind, fields)
+        for listener in self.listeners:
+            listener(event)
+
+    # Epochs
+
+    def epoch(self, batch: Batch, epoch: int) -> None:
+        """One micro-batch, from arrival until everything it could give was given. Runs in the stream's thread."""
+        head = self.coordinator.standing.head
+        if epoch < head:
+            self.fail(
+                RunFailed(
+                    f"epoch {epoch} came again, but the store has epochs up to {head}: the stream's own checkpoint "
+                    f"(the folder spark/ of the store) is gone or belongs to another stream"
+                )
+            )
+        began = time.monotonic()
+        if self.error is None:
+            self.tell(EpochArrived(epoch))
+        while self.error is None:
+            instruction = self._live.get()
+            if isinstance(instruction, Run):
+                self._run(instruction, batch)
+            elif isinstance(instruction, EpochDone) and instruction.epoch == epoch:
+                self.note("answered", {"epoch": epoch, "seconds": round(time.monotonic() - began, 6)})
+                return
+            elif instruction is None:
+                break
+        raise self.error or RunFailed("the job was stopped")
+
+    def _replays(self) -> None:
+        while (run := self._background["replay"].get()) is not None:
+            if isinstance(run, Run) and not self._stopping.is_set():
+                self._run(run, None)
+
+    def _run(self, run: Run, batch: Batch | None) -> None:
+        """Carry a run out as one Spark job and report; whatever goes wrong, the coordinator hears of it."""
+        group = f"holdfast-{self.context.job}-{run.number}"
+        spark = self.spark.sparkContext
+        began = time.monotonic()
+        try:
+            self._groups[group] = run.number
+            spark.setJobGroup(group, f"holdfast {run.kind} {run.first} to {run.last}", interruptOnCancel=False)
+            notes = self._job(run, batch)
+        except HoldfastError as error:
+            self.fail(error)
+            return
+        except Exception as error:
+            self._broken(run, error)
+            return
+        finally:
+            self._groups.pop(group, None)
+        self._strikes = 0
+        entries = {note.pop("journal"): note for note in notes if "journal" in note}
+        task = self.context.pipeline.topology.task
+        reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
+        whole = all(report.status == "committed" for report in reports)
+        if run.live is not None and whole:
+            self._journal(run.live, entries)
+        for report in reports:
+            for epoch, name in report.outputs.items():
+                self._staged[run.number, report.lane, epoch, report.task] = name
+        self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
+        self.tell(RunDone(run.number, reports))
+
+    def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]]) -> None:
+        files = {journal_name(piece): FileEntry.from_json(entry) for piece, entry in entries.items()}
+        self.writer.journal_commit(epoch, files, {"pieces": len(files)})
+        self._pieces[epoch] = len(files)
+
+    def _job(self, run: Run, batch: Batch | None) -> list[dict[str, Any]]:
+        topology = self.context.pipeline.topology
+        with self._lock:
+            places = self.cluster.places()
+            gone = {work.node for work in run.works if work.node not in places}
+            if gone:
+                raise ConnectionError(f"{', '.join(sorted(gone))} went before the run began")
+            folders = {node: self.cluster.folder(node) for node in places}
+            forks = frozenset(fork for _, fork in self.coordinator.standing.forks.values())
+            retain = self.coordinator.standing.checkpoint
+        first, parts, pieces = self._first_level(run, batch)
+        layout = lay_out(topology, run, places, pieces)
+        forks |= {work.fork for work in run.works if work.lane == "tentative"}
+        order = Order(run.number, layout, folders, retain, forks)
+        job, context = self.context.job, self._broadcast
+        stage: Any
+        if batch is not None and run.live is not None:
+            schema = _arrow_schema(self.spark, batch.frame)
+            stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources)
+            partitions = pieces[run.live]
+        else:
+            stage = stages.Feed(job, context, order, parts)
+            partitions = len(parts)
+        level = first
+        for number, slots in enumerate(layout.levels):
+            locations = [self.cluster.location(slot.place) for slot in slots]
+            level = self._exchange.shuffle(level, stage, partitions, locations)
+            stage, partitions = stages.Level(job, context, order, number), len(slots)
+        return [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+
+    def _first_level(
+        self, run: Run, batch: Batch | None
+    ) -> tuple[Any, Sequence[Sequence[tuple[int, int]]], dict[int, int]]:
+        """Where a run begins: at the batch itself, or at the journal, its parts dealt over the places there are."""
+        if batch is not None and run.live is not None:
+            frame, count = self._exchange.batch(batch.frame)
+            return frame, [], {run.live: count}
+        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._pieces]
+        parts = [(epoch, piece) for epoch in needed for piece in range(self._pieces[epoch])]
+        places = sorted(set(self.cluster.places().values()))
+        dealt = [parts[i :: len(places)] for i in range(len(places))]
+        rdd = self._exchange.located([self.cluster.location(place) for place in places])
+        return rdd, dealt, {epoch: self._pieces[epoch] for epoch in needed}
+
+    def _broken(self, run: Run, error: Exception) -> None:
+        """A job that did not finish: because nodes went (noticed here at the latest), or for no good reason."""
+        if self._stopping.is_set():
+            return
+        until = time.monotonic() + 2.0
+        lost = self._look()
+        while not lost and time.monotonic() < until and run.number in self.coordinator.runs:
+            self._stopping.wait(LOOK_EVERY)
+            lost = self._look()
+        gone = lost or isinstance(error, ConnectionError)
+        self._strikes = 0 if gone else self._strikes + 1
+        if self._strikes > TRIES:
+            self.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {_first_line(error)}"))
+            return
+        self.tell(RunBroken(run.number, "nodes were lost" if gone else _first_line(error)))
+
+    # Checkpoints
+
+    def _checkpoints(self) -> None:
+        while (wanted := self._background["checkpoint"].get()) is not None:
+            if isinstance(wanted, Checkpoint) and not self._stopping.is_set():
+                self._checkpoint(wanted)
+
+    def _checkpoint(self, wanted: Checkpoint) -> None:
+        spark = self.spark.sparkContext
+        group = f"holdfast-{self.context.job}-checkpoint-{wanted.epoch}"
+        try:
+            self._groups[group] = -1
+            spark.setJobGroup(group, f"holdfast checkpoint {wanted.epoch}", interruptOnCancel=False)
+            entries = self._save(wanted)
+            done = self.writer.commit_checkpoint(wanted.epoch, entries, extra=self._extra)
+        except HoldfastError as error:
+            self.note("checkpoint failed", {"epoch": wanted.epoch, "message": str(error)})
+            self.fail(error)
+            return
+        except Exception as error:
+            if not self._stopping.is_set():
+                self.tell(CheckpointBroken(wanted.epoch, _first_line(error)))
+            return
+        finally:
+            self._groups.pop(group, None)
+        size = sum(entry.bytes for files in entries.values() for entry in files)
+        self.tell(CheckpointDurable(done.epoch, size))
+
+    def _save(self, wanted: Checkpoint) -> dict[str, list[FileEntry]]:
+        pipeline = self.context.pipeline
+        places = self.cluster.places()
+        grouped: dict[str, list[tuple[str, Task]]] = {}
+        for task, node in wanted.homes.items():
+            if task.operator in pipeline.timed or pipeline.by_name[task.operator].operator.tables:
+                grouped.setdefault(places[node], []).append((self.cluster.folder(node), task))
+        if not grouped:
+            return {}
+        order = sorted(grouped)
+        stage = stages.Save(
+            self.context.job, self._broadcast, wanted.since, wanted.epoch, [grouped[place] for place in order]
+        )
+        located = self._exchange.located([self.cluster.location(place) for place in order])
+        saved = [pair for part in self._exchange.collect(located, stage) for pair in json.loads(part)]
+        return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
+
+    # Outputs
+
+    def _publish(self, wanted: Publish) -> None:
+        files = self.writer.store.files
+        lane = "exact" if wanted.kind == "final" else "tentative"
+        for epoch, task in wanted.outputs:
+            staged = self._staged.pop((wanted.run, lane, epoch, task))
+            new = publish(files, staged, wanted.kind, epoch, task)
+            if new and self.sink is not None:
+                self._hand_over(wanted.kind, epoch, task)
+        for key in [key for key in self._staged if key[0] == wanted.run and key[1] == lane]:
+            files.delete(self._staged.pop(key))
+        epochs = sorted({epoch for epoch, _ in wanted.outputs})
+        tasks = sorted({str(task) for _, task in wanted.outputs})
+        self.note("published", {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run})
+
+    def _hand_over(self, kind: str, epoch: int, task: Task) -> None:
+        from holdfast.runtime.outputs import name_of
+
+        assert self.sink is not None
+        data = self.writer.store.files.read(f"output/{kind}/{name_of(epoch, task)}")
+        table = pq.read_table(pa.BufferReader(data))
+        fidelity = table["fidelity"][0].as_py() if "fidelity" in table.column_names and len(table) else 1.0
+        self.sink(table, epoch, kind, fidelity)
+
+    def clean_staged(self) -> None:
+        """What an earlier process staged and never published is rubbish: its epochs run again."""
+        for name in self.writer.store.files.list(STAGED):
+            self.writer.store.files.delete(f"{STAGED}/{name}")
+
+    # Nodes
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(LOOK_EVERY):
+            try:
+                self._look()
+                self._lift_if_stuck()
+            except Exception as error:
+                if not self._stopping.is_set():
+                    self.fail(RunFailed(f"the nodes cannot be watched any more: {_first_line(error)}"))
+                return
+
+    def _look(self) -> list[str]:
+        """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""
+        with self._lock:
+            lost, joined = self.cluster.look()
+            if lost:
+                self._stopping.wait(LOOK_EVERY / 2)  # losses close together are one failure
+                again, more = self.cluster.look()
+                lost, joined = [*lost, *again], [*joined, *more]
+                groups = list(self._groups)
+                self.tell(NodesLost(tuple(lost), "executor lost"))
+            if joined:
+                self.tell(NodesJoined(tuple(joined)))
+        if lost:
+            for group in groups:
+                self.spark.sparkContext.cancelJobGroup(group)
+        return lost
+
+    def _lift_if_stuck(self) -> None:
+        """Nobody came to take what is down: after a while the nodes that are there carry everything."""
+        with self._lock:
+            stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
+        now = time.monotonic()
+        self._waiting_since = (self._waiting_since or now) if stuck else None
+        if self._waiting_since is not None and now - self._waiting_since > self._patience:
+            self._waiting_since = None
+            self.note("capacity lifted", {"after_seconds": self._patience})
+            self.tell(CapacityLifted())
+
+
+def as_bytes(context: JobContext) -> bytes:
+    """For the way to the workers only: functions that users wrote in their script travel by value."""
+    from pyspark import cloudpickle
+
+    made: bytes = cloudpickle.dumps(context)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    schema: pa.Schema = to_arrow_schema(frame.schema, timezone=zone)
+    return bytes(schema.serialize())
+
+
+def _first_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__

@@ -1,0 +1,169 @@
+"""Where things stand: which copy of which task lives where, how far each has come, what is kept for replay.
+
+The coordinator's memory, with the questions it asks of it; no decisions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.recovery import Node
+from holdfast.runtime.replay import Copy, downward
+from holdfast.topology import Task, Topology
+
+
+@dataclass(slots=True)
+class Home:
+    """Where a copy of a task lives and which epoch it has committed. ``fresh``: its state is still in the store."""
+
+    node: str
+    position: int
+    fresh: bool
+
+
+@dataclass(slots=True)
+class Standing:
+    """``checkpoint`` and ``head``: the newest durable checkpoint and the newest journalled epoch; -1 when none is."""
+
+    topology: Topology
+    checkpoint: int = -1
+    head: int = -1
+    nodes: dict[str, str] = field(default_factory=dict)
+    """Live nodes and their failure domains."""
+    homes: dict[Task, Home] = field(default_factory=dict)
+    replicas: dict[Task, Home] = field(default_factory=dict)
+    left_at: dict[Task, int] = field(default_factory=dict)
+    """The position at which a task that is down was lost."""
+    cold: set[Task] = field(default_factory=set)
+    """Tasks placed anew whose replay has not come to the failure yet: they know too little to answer tentatively."""
+    forks: dict[Task, tuple[int, int]] = field(default_factory=dict)
+    """How far the tentative fork of a task has come, and which fork it is."""
+    side: dict[Task, tuple[str, int]] = field(default_factory=dict)
+    buffers: dict[Task, tuple[str, int, int]] = field(default_factory=dict)
+    tasks: tuple[Task, ...] = ()
+    """Every task but the sources': those run wherever Spark reads them, so they cannot be lost."""
+
+    def __post_init__(self) -> None:
+        self.tasks = tuple(task for task in self.topology.tasks if self.topology.inputs_of(task.operator))
+
+    @property
+    def down(self) -> tuple[Task, ...]:
+        return tuple(task for task in self.tasks if task not in self.homes)
+
+    def place(self, task: Task, node: str) -> None:
+        """A task that is down comes up on this node, from the checkpoint; one without state from where it was."""
+        stateful = self.topology.operator[task.operator].stateful
+        position = self.checkpoint if stateful else self.left_at.get(task, self.checkpoint)
+        self.homes[task] = Home(node, position, fresh=True)
+        if position < self.head:
+            self.cold.add(task)
+
+    def lose(self, gone: set[str]) -> tuple[list[Task], list[Task]]:
+        """These nodes are no more; the tasks that were lost with them, and those whose replica takes over."""
+        for name in gone:
+            self.nodes.pop(name, None)
+        self.side = {task: held for task, held in self.side.items() if held[0] not in gone}
+        self.buffers = {task: held for task, held in self.buffers.items() if held[0] not in gone}
+        self.replicas = {task: home for task, home in self.replicas.items() if home.node not in gone}
+        hit = [task for task, home in self.homes.items() if home.node in gone]
+        promoted = [task for task in hit if self.drop_home(task)]
+        return [task for task in hit if task not in self.homes], promoted
+
+    def drop_home(self, task: Task) -> bool:
+        """The primary of this task is gone; its replica is promoted if there is one."""
+        home = self.homes.pop(task)
+        self.forks.pop(task, None)
+        self.buffers.pop(task, None)
+        self.left_at[task] = home.position
+        self.cold.discard(task)
+        if task not in self.replicas:
+            return False
+        self.homes[task] = self.replicas.pop(task)
+        if self.homes[task].position < home.position:
+            self.cold.add(task)
+        return True
+
+    def exact(self, epoch: int) -> NDArray[np.bool_]:
+        """Which tasks can process this epoch exactly: their state is at the one before, as is everything upstream."""
+        able = np.ones(len(self.topology.tasks), np.bool_)
+        for operator in self.topology.operators:
+            streams = self.topology.inputs_of(operator.name)
+            if not streams:
+                continue
+            span = self.topology.span[operator.name]
+            for index in range(span.start, span.stop):
+                home = self.homes.get(self.topology.tasks[index])
+                able[index] = home is not None and home.position == epoch - 1
+            for stream in streams:
+                able[span] &= ~downward(self.topology, stream, ~able[self.topology.span[stream.source]])
+        return able
+
+    def behind(self) -> list[Copy]:
+        """Copies that have not come to the head and can: nothing upstream of them is down."""
+        whole = np.ones(len(self.topology.tasks), np.bool_)
+        copies = []
+        for operator in self.topology.operators:
+            span = self.topology.span[operator.name]
+            streams = self.topology.inputs_of(operator.name)
+            for stream in streams:
+                whole[span] &= ~downward(self.topology, stream, ~whole[self.topology.span[stream.source]])
+            for index in range(span.start, span.stop) if streams else ():
+                task = self.topology.tasks[index]
+                home = self.homes.get(task)
+                if whole[index]:
+                    copies += [self._copy(task, home, "exact")] if home and home.position < self.head else []
+                    twin = self.replicas.get(task)
+                    copies += [self._copy(task, twin, "replica")] if twin and twin.position < self.head else []
+                whole[index] &= home is not None
+        return copies
+
+    @staticmethod
+    def _copy(task: Task, home: Home, lane: Literal["exact", "replica"]) -> Copy:
+        return Copy(task, home.node, lane, "checkpoint" if home.fresh else "local", home.position)
+
+    def ahead(self) -> dict[Task, tuple[str, int]]:
+        return {task: (home.node, home.position) for task, home in self.homes.items()}
+
+    def loads(self, capacity: float) -> list[Node]:
+        """The live nodes with what they carry."""
+        load = dict.fromkeys(self.nodes, 0.0)
+        for homes in (self.homes, self.replicas):
+            for task, home in homes.items():
+                load[home.node] += self.topology.operator[task.operator].costs[task.number]
+        return [Node(name, capacity, load[name], domain) for name, domain in self.nodes.items()]
+
+    def measured(self, rates: NDArray[np.float64]) -> Topology:
+        """The topology with these output rates in place of the declared ones."""
+        span = self.topology.span
+        return replace(
+            self.topology,
+            operators=tuple(
+                replace(operator, rates=tuple(float(rate) for rate in rates[span[operator.name]]))
+                for operator in self.topology.operators
+            ),
+        )
+
+    def check(self) -> Iterable[str]:
+        """What is wrong with where things stand: nothing, ever."""
+        for task, twin in self.replicas.items():
+            home = self.homes.get(task)
+            if home is None:
+                yield f"{task} has a replica and no primary"
+            elif self.nodes.get(home.node) == self.nodes.get(twin.node):
+                yield f"{task} and its replica share {home.node}"
+        for what, homes in (("primary", self.homes), ("replica", self.replicas)):
+            for task, home in homes.items():
+                if home.node not in self.nodes:
+                    yield f"the {what} of {task} lives on {home.node}, which is gone"
+                if home.position > self.head:
+                    yield f"the {what} of {task} is at epoch {home.position}, beyond the head {self.head}"
+                if home.position < self.checkpoint:
+                    yield f"the {what} of {task} is at {home.position}, before the checkpoint {self.checkpoint}"
+        for task in self.forks:
+            if task not in self.homes:
+                yield f"{task} is down and has a fork"

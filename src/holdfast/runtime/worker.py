@@ -1,0 +1,346 @@
+"""A worker: the process on a node that carries out works. It knows nothing of Spark, nor of the whole.
+
+States live in its memory and in the node's own folder, where another process of the node finds what this one made.
+Every failure is an answer (a report), so that a Spark job never dies because a state or a block was not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.operators import Pipeline
+from holdfast.runtime.blocks import Block, once, pack, unpack
+from holdfast.runtime.events import Report, Work
+from holdfast.runtime.layout import Feed, Layout
+from holdfast.runtime.outputs import stage
+from holdfast.runtime.processing import (
+    TaskFailed,
+    empty_state,
+    outgoing,
+    process,
+    process_source,
+    state_schemas,
+)
+from holdfast.state import LocalState, Missing, Routing, Spill, Store, Sync, TaskState
+from holdfast.state.entries import FileEntry
+from holdfast.state.names import task_folder
+from holdfast.topology import Task
+
+VERSIONS = 3
+"""So many versions of a task's state stay in a process's memory: the one at hand, the last, and one to go back to."""
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What every worker of a job knows. ``local``: the folder under which nodes keep their states."""
+
+    job: str
+    pipeline: Pipeline
+    store: str
+    token: int
+    local: str
+    output_tasks: frozenset[Task]
+    sync: Sync = field(default_factory=Sync)
+    routings: Mapping[str, Routing] = field(default_factory=dict)
+    verify: bool = False
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run as workers see it. ``folders``: each node's own folder. ``retain``: older epochs are not needed."""
+
+    run: int
+    layout: Layout
+    folders: Mapping[str, str]
+    retain: int
+    forks: frozenset[int] = frozenset()
+
+
+class Worker:
+    """One for each process and job."""
+
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self.pipeline = context.pipeline
+        self.store = Store(context.store, context.sync)
+        self._versions: dict[tuple[str, str, Task], dict[int, TaskState]] = {}
+        self._schemas: dict[tuple[Task, str], pa.Schema] = {}
+        self._retained: dict[tuple[str, Task], int] = {}
+        self._swept: dict[str, tuple[int, frozenset[int]]] = {}
+
+    # Sources
+
+    def ingest(
+        self, epoch: int, piece: int, pieces: int, shares: Mapping[str, pa.Table]
+    ) -> tuple[list[Block], list[Report], FileEntry | None]:
+        """Run the sources over a part of the batch, journal what they send on, and send it."""
+        blocks: list[Block] = []
+        reports: list[Report] = []
+        for name, rows in shares.items():
+            task = Task(name, piece * self.pipeline.by_name[name].parallelism // max(pieces, 1))
+            try:
+                made = process_source(self.pipeline, task, rows, epoch)
+                sent = outgoing(self.pipeline, task, made, epoch, self.context.routings, piece)
+            except TaskFailed as error:
+                return [], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None
+            out = made.output.num_rows if made.output is not None else 0
+            blocks += sent
+            reports.append(Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds))
+        entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
+        return blocks, reports, entry
+
+    def journalled(self, epoch: int, piece: int) -> list[Block]:
+        """What a part of the batch of an earlier epoch sent."""
+        data = self.store.journal_read(epoch, journal_name(piece))
+        assert isinstance(data, bytes)
+        return unpack(data)
+
+    # Works
+
+    def work(
+        self, order: Order, works: Sequence[Work], feeds: Sequence[Feed], arrived: Sequence[Block]
+    ) -> tuple[list[Block], list[Report]]:
+        """Carry out the works of a slot on the blocks that came; the blocks they send, and how each went."""
+        waiting: dict[tuple[Task, int], list[Block]] = {}
+        for block in arrived:
+            waiting.setdefault((block.receiver, block.epoch), []).append(block)
+        sent: list[Block] = []
+        reports: list[Report] = []
+        for feed in feeds:
+            sent += self._kept(order, feed)
+        for work in works:
+            blocks, report = self._one(order, work, waiting)
+            sent += blocks
+            reports.append(report)
+            self._sweep(order, work.node)
+        return sent, reports
+
+    def _one(
+        self, order: Order, work: Work, waiting: Mapping[tuple[Task, int], list[Block]]
+    ) -> tuple[list[Block], Report]:
+        began = time.process_time()
+        task, reached = work.task, work.start
+        sent: list[Block] = []
+        outputs: dict[int, str] = {}
+        counters: dict[str, int] = {}
+        rows_in = rows_out = 0
+
+        def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
+            seconds = time.process_time() - began
+            size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
+            return Report(
+                task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
+                outputs, message,
+            )  # fmt: skip
+
+        try:
+            state = self._state(order, work)
+            for epoch in work.epochs:
+                blocks = once(waiting.get((task, epoch), ()))
+                if absent := self._absent(order.layout, task, epoch, blocks):
+                    return [], report("blocked", f"epoch {epoch}: no block from {absent}")
+                self._remember_schemas(task, blocks)
+                made = process(
+                    self.pipeline, task, state, blocks, epoch, self.context.verify, self._known_schemas(task)
+                )
+                state = self._commit(order, work, made.state, made.changes, epoch)
+                if made.output is not None and made.output.num_rows:
+                    rows_out += made.output.num_rows
+                    if task in self.context.output_tasks and work.lane in ("exact", "tentative"):
+                        kind = "final" if work.lane == "exact" else "tentative"
+                        name = f"{self.context.token}-{order.run}"
+                        outputs[epoch] = stage(
+                            self.store.files, name, kind, epoch, task, made.output, work.fidelity,  # type: ignore[arg-type]
+                            self.context.sync.outputs,
+                        )  # fmt: skip
+                if work.lane != "replica":
+                    out = outgoing(self.pipeline, task, made, epoch, self.context.routings)
+                    sent += out
+                    if work.keep:
+                        self._keep(order, work, epoch, out)
+                rows_in += made.rows_in
+                for what, count in made.counters.items():
+                    counters[what] = counters.get(what, 0) + count
+                reached = epoch
+        except Missing as error:
+            return [], report("missing", str(error))
+        except TaskFailed as error:
+            return [], report("failed", str(error))
+        except HoldfastError as error:
+            return [], report("failed", f"task {task}, epoch {reached + 1}: {error}")
+        return sent, report("committed", state=state)
+
+    def _absent(self, layout: Layout, task: Task, epoch: int, blocks: Sequence[Block]) -> str:
+        """The first barrier that should have come and did not."""
+        came = {(block.sender, block.piece) for block in blocks}
+        topology = self.pipeline.topology
+        for stream in topology.inputs_of(task.operator):
+            if not topology.inputs_of(stream.source):
+                continue
+            for number in topology.senders(stream, task.number):
+                sender = Task(stream.source, number)
+                if layout.sends(sender, epoch) and (sender, 0) not in came:
+                    return str(sender)
+        pieces = {block.piece for block in blocks if not topology.inputs_of(block.sender.operator)}
+        full = any(
+            not topology.inputs_of(s.source) and s.partitioning == "full" for s in topology.inputs_of(task.operator)
+        )
+        if full and len(pieces) < layout.pieces.get(epoch, 0):
+            return f"{layout.pieces[epoch] - len(pieces)} of {layout.pieces[epoch]} parts of the batch"
+        return ""
+
+    # State
+
+    def _state(self, order: Order, work: Work) -> TaskState:
+        """The version that a work starts from; Missing if this node does not have it."""
+        step = self.pipeline.by_name[work.task.operator]
+        schemas = state_schemas(self.pipeline, step)
+        if not schemas:
+            return TaskState(work.start)
+        branch = branch_of(work)
+        key = (order.folders[work.node], branch, work.task)
+        local = LocalState(Path(order.folders[work.node]) / branch)
+        if work.origin == "checkpoint":
+            if work.start < 0:
+                state = empty_state(self.pipeline, step, -1)
+            else:
+                state = self.store.restore(str(work.task), work.start)[0].evolve(schemas)
+            local.forget(str(work.task))
+            local.restore(str(work.task), state)
+            self._versions[key] = {}
+        elif work.origin == "fork":
+            main = (order.folders[work.node], "main", work.task)
+            state = self._loaded(main, LocalState(Path(order.folders[work.node]) / "main"), work.task, work.start)
+            self._link(order.folders[work.node], branch, work.task)
+            self._versions[key] = {}
+        else:
+            state = self._loaded(key, local, work.task, work.start)
+        if self.context.memory_limit is not None:
+            spill = Spill(Path(order.folders[work.node]) / "spill", self.context.memory_limit)
+            state = state.with_spill(spill)
+        self._hold(key, state)
+        return state
+
+    def _loaded(self, key: tuple[str, str, Task], local: LocalState, task: Task, epoch: int) -> TaskState:
+        held = self._versions.get(key, {})
+        if epoch in held:
+            return held[epoch]
+        older = max((version for version in held if version < epoch), default=None)
+        return local.load(str(task), epoch, None if older is None else held[older])
+
+    def _hold(self, key: tuple[str, str, Task], state: TaskState) -> None:
+        held = self._versions.setdefault(key, {})
+        held[state.epoch] = state
+        for version in sorted(held)[:-VERSIONS]:
+            del held[version]
+
+    def _commit(
+        self, order: Order, work: Work, state: TaskState, changes: Mapping[str, object], epoch: int
+    ) -> TaskState:
+        """Keep the next version, in memory and on the node; the first of a tentative fork may follow an older one."""
+        if not state.tables:
+            return TaskState(epoch)
+        branch = branch_of(work)
+        local = LocalState(Path(order.folders[work.node]) / branch)
+        before = work.start if epoch == work.first else epoch - 1
+        local.save(str(work.task), epoch, changes, before)  # type: ignore[arg-type]
+        self._hold((order.folders[work.node], branch, work.task), state)
+        kept = (order.folders[work.node], work.task)
+        if branch == "main" and self._retained.get(kept, -1) < order.retain:
+            self._retained[kept] = order.retain
+            local.drop(str(work.task), order.retain)
+        return state
+
+    def _link(self, folder: str, branch: str, task: Task) -> None:
+        """A fork begins with the files of the exact lane: links, not copies."""
+        origin = Path(folder) / "main" / task_folder(str(task))
+        target = Path(folder) / branch / task_folder(str(task))
+        target.mkdir(parents=True, exist_ok=True)
+        for file in list(origin.iterdir()) if origin.is_dir() else ():
+            try:
+                os.link(file, target / file.name)
+            except (FileExistsError, FileNotFoundError):
+                continue
+
+    def _sweep(self, order: Order, node: str) -> None:
+        """Once the checkpoint has moved on: sides, dead forks and kept outputs that nobody can ask for any more."""
+        folder = order.folders[node]
+        if self._swept.get(folder) == (order.retain, order.forks):
+            return
+        moved = self._swept.get(folder, (order.retain, order.forks))[0] != order.retain
+        self._swept[folder] = (order.retain, order.forks)
+        live = {f"fork-{fork}" for fork in order.forks}
+        for path in Path(folder).glob("fork-*"):
+            if path.name not in live:
+                shutil.rmtree(path, ignore_errors=True)
+        if not moved:
+            return
+        shutil.rmtree(Path(folder) / "side", ignore_errors=True)
+        for path in Path(folder).glob("kept/*/*.blocks"):
+            if int(path.stem) <= order.retain:
+                path.unlink(missing_ok=True)
+
+    # Buffers
+
+    def _keep(self, order: Order, work: Work, epoch: int, blocks: Sequence[Block]) -> None:
+        path = _kept_path(order.folders[work.node], work.task, epoch)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.part")
+        temporary.write_bytes(pack(blocks))
+        temporary.replace(path)
+
+    def _kept(self, order: Order, feed: Feed) -> list[Block]:
+        blocks = []
+        for epoch in range(feed.first, feed.last + 1):
+            try:
+                blocks += unpack(_kept_path(order.folders[feed.node], feed.task, epoch).read_bytes())
+            except FileNotFoundError:
+                continue  # its receivers find the barrier missing and say so
+        return blocks
+
+    # Checkpoints
+
+    def checkpoint(self, folder: str, task: Task, since: int, epoch: int) -> list[FileEntry]:
+        """Bring what changed in ``(since, epoch]`` to the store; everything, when nothing was there before."""
+        local = LocalState(Path(folder) / "main")
+        if since < 0:
+            key = (folder, "main", task)
+            state = self._loaded(key, local, task, epoch)
+            return self.store.write_task(str(task), epoch, state, token=self.context.token)
+        changes = local.changes(str(task), since, epoch)
+        return self.store.write_task(str(task), epoch, changes, token=self.context.token, since=since)
+
+    def _remember_schemas(self, task: Task, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            if (task, block.sender.operator) not in self._schemas:
+                schema = block.table().schema
+                if len(schema):
+                    self._schemas[task, block.sender.operator] = schema
+
+    def _known_schemas(self, task: Task) -> dict[str, pa.Schema]:
+        names = [stream.source for stream in self.pipeline.topology.inputs_of(task.operator)]
+        return {name: self._schemas[task, name] for name in names if (task, name) in self._schemas}
+
+
+def branch_of(work: Work) -> str:
+    """Where the versions of a lane are: a replica's are in the main branch, so that to promote it is to do nothing."""
+    if work.lane == "tentative":
+        return f"fork-{work.fork}"
+    return "side" if work.lane == "side" else "main"
+
+
+def journal_name(piece: int) -> str:
+    return f"batch/{piece}"
+
+
+def _kept_path(folder: str, task: Task, epoch: int) -> Path:
+    return Path(folder) / "kept" / task_folder(str(task)) / f"{epoch:012d}.blocks"
