@@ -52,6 +52,8 @@ class _Setting:
     """cost / f of each task, f = how many minimal complete trees run through it: all are failed when it is."""
     reach: Floats
     """What the objective loses at most when the task fails alone."""
+    pricings: tuple[Floats, ...]
+    """What trees must be light in: cost / f, and cost / (f x reach), which prefers the tasks that carry much."""
     portion: float
 
 
@@ -88,16 +90,17 @@ def _choose(setting: _Setting, lost: Mask, capacity: float) -> list[int]:
 
 
 def _candidates(setting: _Setting, lost: Mask, left: float) -> list[_Candidate]:
-    """Affordable candidates that gain something: by cost / f, or by plain cost when none of those is affordable."""
-    for charges in (setting.charges, setting.topology.costs):
-        trees = completions(setting.topology, np.where(lost, charges, 0.0))
-        anchors = np.flatnonzero(lost & np.isfinite(trees.weight))
-        if len(anchors) > SHORTLIST:
-            anchors = _shortlist(setting, lost, anchors, trees.weight[anchors], charges[anchors])
-        sets = dict.fromkeys(trees.through(place, lost) for place in anchors.tolist())
-        found = _measured(
-            setting, lost, [s for s in sets if affords(left, float(setting.topology.costs[list(s)].sum()))]
-        )
+    """Affordable candidates that gain something; by plain cost, the cheapest, when the favoured ones are too dear."""
+    for pricing in (setting.pricings, (setting.topology.costs,)):
+        sets: dict[tuple[int, ...], None] = {}
+        for charges in pricing:
+            trees = completions(setting.topology, np.where(lost, charges, 0.0))
+            anchors = np.flatnonzero(lost & np.isfinite(trees.weight))
+            if len(anchors) > SHORTLIST:
+                anchors = _shortlist(setting, lost, anchors, trees.weight[anchors], charges[anchors])
+            sets |= dict.fromkeys(trees.through(place, lost) for place in anchors.tolist())
+        costs = setting.topology.costs
+        found = _measured(setting, lost, [tasks for tasks in sets if affords(left, float(costs[list(tasks)].sum()))])
         if found:
             return found
     return []
@@ -150,7 +153,9 @@ def _setting(topology: Topology, lost: Mask) -> _Setting:
     shared = np.array([count / most if count else 1.0 for count in through])
     reach = marginals(topology, np.zeros_like(lost))
     portion = float(topology.costs[lost].sum()) / ROUNDS
-    return _Setting(topology, part_of, topology.costs / shared, reach, portion)
+    charges = topology.costs / shared
+    carried = np.maximum(reach / (reach.max() or 1.0), 1e-12)
+    return _Setting(topology, part_of, charges, reach, (charges, charges / carried), portion)
 
 
 def _worthless(topology: Topology, lost: Mask, left: float) -> list[int]:

@@ -1,0 +1,97 @@
+"""Placement: worst fit below the ceiling, on nodes of different sizes, out of the domains a task must avoid."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recovery_cases import steady
+
+from holdfast.errors import Invalid
+from holdfast.recovery import Node, place, room
+from holdfast.topology import Operator, Task, Topology
+
+
+def tasks_costing(*costs: float) -> Topology:
+    return Topology((Operator("O", len(costs), costs=costs),))
+
+
+def test_each_task_goes_where_most_room_is() -> None:
+    topology = tasks_costing(4, 3, 2)
+    nodes = [Node("small", 5), Node("large", 10), Node("busy", 10, load=7)]
+    placed = place(topology, topology.tasks, nodes)
+    # Room: 4, 8, 1. The 4 goes to large (4 left, as small), the 3 and the 2 to small and large in turn.
+    assert placed.nodes == {Task("O", 0): "large", Task("O", 1): "small", Task("O", 2): "large"}
+    assert placed.load == {"small": 3, "large": 6, "busy": 7}
+    assert placed.unplaced == ()
+
+
+def test_the_ceiling_holds_and_what_finds_no_room_is_named() -> None:
+    topology = tasks_costing(5, 1)
+    assert place(topology, topology.tasks, [Node("one", 5)]).unplaced == (Task("O", 0),)
+    assert place(topology, topology.tasks, [Node("one", 6)], ceiling=1.0).unplaced == ()
+    assert place(topology, topology.tasks, []).unplaced == topology.tasks
+
+
+def test_a_domain_to_avoid_is_avoided() -> None:
+    topology = tasks_costing(1)
+    task = topology.tasks[0]
+    nodes = [Node("a", 100, domain="rack-1"), Node("b", 10, domain="rack-2")]
+    assert place(topology, [task], nodes, avoid={task: {"rack-1"}}).nodes == {task: "b"}
+    assert place(topology, [task], nodes, avoid={task: {"rack-1", "rack-2"}}).unplaced == (task,)
+
+
+def test_equal_room_spreads_an_operator_over_domains() -> None:
+    topology = Topology((Operator("A", 2), Operator("B", 2)))
+    nodes = [Node(f"{rack}{number}", 10, domain=rack) for rack in ("x", "y") for number in range(2)]
+    placed = place(topology, topology.tasks, nodes)
+    for name in ("A", "B"):
+        assert {placed.nodes[Task(name, i)][0] for i in range(2)} == {"x", "y"}
+
+
+def test_room_is_what_a_plan_may_cost() -> None:
+    assert room([Node("a", 10), Node("b", 5, load=1), Node("full", 1, load=3)]) == pytest.approx(8 + 3)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=12),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10), st.sampled_from("xyz")), max_size=5),
+    st.data(),
+)
+@steady
+def test_placements_are_sound_and_worst_fit(
+    costs: list[float], sizes: list[tuple[float, float, str]], data: st.DataObject
+) -> None:
+    topology = tasks_costing(*costs)
+    nodes = [Node(f"node-{i}", size, load, domain) for i, (size, load, domain) in enumerate(sizes)]
+    avoid = {task: data.draw(st.sets(st.sampled_from("xyz"), max_size=2)) for task in topology.tasks}
+    placed = place(topology, topology.tasks, nodes, avoid=avoid)
+    free = {node.name: 0.8 * node.capacity - node.load for node in nodes}
+    domain = {node.name: node.domain for node in nodes}
+    assert set(placed.nodes) | set(placed.unplaced) == set(topology.tasks)
+    for task in sorted(topology.tasks, key=lambda task: (-costs[task.number], task.number)):
+        allowed = [free[name] for name in free if domain[name] not in avoid[task]]
+        cost = costs[task.number]
+        if task in placed.unplaced:
+            assert all(space < cost for space in allowed)
+            continue
+        name = placed.nodes[task]
+        assert domain[name] not in avoid[task]
+        assert free[name] == pytest.approx(max(allowed))
+        assert free[name] >= cost - 1e-8
+        free[name] -= cost
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda t: Node("a", -1), "node a: capacity must be a finite number, 0 or more, got -1"),
+        (lambda t: place(t, t.tasks, [Node("a", 1)], ceiling=1.5), "ceiling must be above 0 and at most 1, got 1.5"),
+        (lambda t: place(t, t.tasks, [Node("a", 1), Node("a", 1)]), "node a: named twice"),
+        (lambda t: place(t, [Task("X", 0)], [Node("a", 1)]), "unknown task X/0"),
+    ],
+)
+def test_bad_placements_are_refused(make: object, said: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        make(tasks_costing(1))
+    assert said in str(caught.value)
