@@ -16,7 +16,7 @@ from holdfast.state.ranges import RING, KeyRange
 
 Positions = NDArray[np.int64]
 _PROBES = 12
-_MIN_INDEXED = 512
+MIN_INDEXED = 512
 
 
 class Keys:
@@ -116,9 +116,9 @@ class Run:
 
     def _first_at_least(self, hashes: Hashes) -> Positions:
         self._asked += len(hashes)
-        if self._starts is None and len(self) >= _MIN_INDEXED and self._asked * 4 >= len(self):
+        if self._starts is None and len(self) >= MIN_INDEXED and self._asked * 4 >= len(self):
             self._starts = _bucket_starts(self.hashes)
-        if self._starts is None or len(hashes) < _MIN_INDEXED // 8:
+        if self._starts is None or len(hashes) < MIN_INDEXED // 8:
             return _places(self.hashes, hashes)
         low, shift, starts = self._starts
         at: Positions
