@@ -63,6 +63,12 @@ def test_flat_map_by_function_gives_the_same_rows() -> None:
     assert plain[0] == {"x": 1, "word": "a"}
 
 
+def test_a_chain_is_its_operators_one_after_the_other() -> None:
+    chain = op.chain(op.filter("x > 1"), lambda t: t.select(["x"]), op.combine({"x": "int64"}, n=op.count()))
+    assert run(chain) == [{"x": 2, "n": 1}, {"x": 4, "n": 1}]
+    assert run(chain, pa.table({})) == []
+
+
 @pytest.mark.parametrize(
     ("operator", "message"),
     [
@@ -92,6 +98,8 @@ def test_what_goes_wrong_with_a_batch_is_one_line(operator: op.Operator, message
     ("make", "message"),
     [
         (op.map, "map: give a function of a table, or the columns of the output"),
+        (op.chain, "chain: name at least one operator"),
+        (lambda: op.chain(op.deduplicate("x")), "chain: Deduplicate keeps state; make it a step of its own"),
         (lambda: op.map(5), "map: a column name or a polars expression"),
         (lambda: op.filter("x >"), "filter: 'x >' is not a condition"),
         (op.flat_map, "flat map: exactly one named expression of lists is needed, got none"),

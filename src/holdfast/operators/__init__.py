@@ -9,6 +9,7 @@ from holdfast.operators.deduplicate import Deduplicate as deduplicate
 from holdfast.operators.join import Join as join
 from holdfast.operators.join import Side, side
 from holdfast.operators.pipeline import Input, Pipeline, Step, source, step, stream
+from holdfast.operators.rows import Chain as chain
 from holdfast.operators.rows import Filter as filter
 from holdfast.operators.rows import FlatMap as flat_map
 from holdfast.operators.rows import Map as map
@@ -50,6 +51,7 @@ __all__ = [
     "Trial",
     "Windowed",
     "aggregate",
+    "chain",
     "combine",
     "count",
     "deduplicate",

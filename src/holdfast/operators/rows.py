@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, column, schema_of, sequence_of
-from holdfast.operators.contract import Operator, State, as_table
+from holdfast.operators.contract import Operator, State, as_operator, as_table
 
 Expression: TypeAlias = str | pl.Expr
 TableFunction: TypeAlias = Callable[[pa.Table], Any]
@@ -128,6 +128,23 @@ class FlatMap(Operator):
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             declared = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
             raise Invalid(f"flat map: rows do not fit the columns declared ({declared}): {_line(error)}") from None
+
+
+class Chain(Operator):
+    """Operators without state, one after the other, as one: nothing travels between them."""
+
+    def __init__(self, *operators: Operator | Callable[..., Any]) -> None:
+        self._operators = [as_operator(each) for each in operators]
+        if not self._operators:
+            raise Invalid("chain: name at least one operator")
+        if stateful := [each for each in self._operators if each.tables]:
+            raise Invalid(f"chain: {type(stateful[0]).__name__} keeps state; make it a step of its own")
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table | None:
+        answer: pa.Table | None = batch
+        for each in self._operators:
+            answer = each.process(answer if answer is not None else pa.table({}), state)
+        return answer
 
 
 def _is_function(what: object) -> TypeGuard[Callable[..., Any]]:

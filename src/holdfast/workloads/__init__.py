@@ -1,0 +1,22 @@
+"""Workloads by name: pipelines with inputs to run, measure and break them with."""
+
+from __future__ import annotations
+
+from holdfast.errors import Invalid
+from holdfast.workloads.hashtags import HASHTAGS
+from holdfast.workloads.top_k import TOP_K
+from holdfast.workloads.word_count import WORD_COUNT
+from holdfast.workloads.word_frequency import WORD_FREQUENCY
+from holdfast.workloads.workload import Options, Workload
+
+WORKLOADS: dict[str, Workload] = {each.name: each for each in (WORD_COUNT, HASHTAGS, WORD_FREQUENCY, TOP_K)}
+
+
+def workload(name: str) -> Workload:
+    """The workload of this name."""
+    if name not in WORKLOADS:
+        raise Invalid(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]
+
+
+__all__ = ["WORKLOADS", "Options", "Workload", "workload"]
