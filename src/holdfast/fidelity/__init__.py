@@ -1,12 +1,14 @@
 """Fidelity: how much of the answer is left when tasks fail, and which sets of tasks carry an answer at all."""
 
 from holdfast.fidelity.completeness import internal_completeness, query_completeness
-from holdfast.fidelity.loss import losses, objectives, priorities, query_fidelities, stream_losses, stream_rates
+from holdfast.fidelity.flow import Flow
+from holdfast.fidelity.loss import losses, objectives, priorities, query_fidelities, shares, stream_losses, stream_rates
 from holdfast.fidelity.output import Fidelity, Metric, output_fidelity
 from holdfast.fidelity.trees import count_trees, minimal_trees, tree_counts, trees_through
 
 __all__ = [
     "Fidelity",
+    "Flow",
     "Metric",
     "count_trees",
     "internal_completeness",
@@ -17,6 +19,7 @@ __all__ = [
     "priorities",
     "query_completeness",
     "query_fidelities",
+    "shares",
     "stream_losses",
     "stream_rates",
     "tree_counts",

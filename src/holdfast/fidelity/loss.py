@@ -30,7 +30,7 @@ def query_fidelities(topology: Topology, failed: ArrayLike) -> Floats:
     columns = []
     for query in topology.queries:
         span = topology.span[query.sink]
-        columns.append(1.0 - loss[:, span] @ _shares(topology.rates[span]))
+        columns.append(1.0 - loss[:, span] @ shares(topology.rates[span]))
     return np.clip(np.stack(columns, axis=1), 0.0, 1.0)
 
 
@@ -73,7 +73,7 @@ def stream_losses(topology: Topology, stream: Stream, loss: Floats) -> Floats:
         case "split":
             return sent[:, np.arange(n2) * n1 // n2]
         case "full":
-            return np.repeat((sent @ _shares(topology.rates[up]))[:, np.newaxis], n2, axis=1)
+            return np.repeat((sent @ shares(topology.rates[up]))[:, np.newaxis], n2, axis=1)
         case "merge":
             group = np.arange(n1) * n2 // n1
             starts = np.searchsorted(group, np.arange(n2))
@@ -97,7 +97,7 @@ def stream_rates(topology: Topology, stream: Stream) -> Floats:
             return np.asarray(rates[sender] * _group_shares(weights, sender))
 
 
-def _shares(rates: Floats) -> Floats:
+def shares(rates: Floats) -> Floats:
     """Rates as shares of one; equal where all are 0."""
     total = rates.sum()
     return rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))

@@ -1,5 +1,21 @@
 """Replication planning: which tasks to keep a second live copy of, within a budget."""
 
 from holdfast.replication.decomposition import Segment, SubTopology, Unit, decompose
+from holdfast.replication.problem import ASSUMPTIONS, Assume, Planner, ReplicationPlan
+from holdfast.replication.registry import DEFAULT, PLANNERS, plan
+from holdfast.replication.validator import validate_plan
 
-__all__ = ["Segment", "SubTopology", "Unit", "decompose"]
+__all__ = [
+    "ASSUMPTIONS",
+    "DEFAULT",
+    "PLANNERS",
+    "Assume",
+    "Planner",
+    "ReplicationPlan",
+    "Segment",
+    "SubTopology",
+    "Unit",
+    "decompose",
+    "plan",
+    "validate_plan",
+]
