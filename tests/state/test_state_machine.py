@@ -54,7 +54,7 @@ class StateMachine(RuleBasedStateMachine):
         self.local = LocalState(self.directory / "node")
         self.local.restore(TASK, self.state)
         self.store = Store(self.directory / "store")
-        self.writer = self.store.writer("model", keep=2, fold_at=0)
+        self.writer = self.store.writer("model", keep=2, fold_at=0, lease=3600)
         self.committed: int | None = None
         self.dropped = 0
 
@@ -155,7 +155,7 @@ class StateMachine(RuleBasedStateMachine):
         dead: Writer = self.writer
         dead._stop.set()
         self.store = Store(self.directory / "store")
-        self.writer = self.store.writer("next", force=True, keep=2, fold_at=0)
+        self.writer = self.store.writer("next", force=True, keep=2, fold_at=0, lease=3600)
         newest = self.store.latest()
         assert newest is not None or before is None
         if newest is not None:

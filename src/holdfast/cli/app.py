@@ -8,8 +8,14 @@ from typing import NoReturn
 
 import typer
 
+from holdfast.cli.advise import advise
+from holdfast.cli.emulate import emulate
 from holdfast.cli.fidelity import fidelity
+from holdfast.cli.generate import generate
+from holdfast.cli.plan import plan
 from holdfast.cli.schedule import schedule
+from holdfast.cli.state import state
+from holdfast.cli.store import store
 from holdfast.errors import HoldfastError, Invalid
 
 app = typer.Typer(
@@ -27,7 +33,13 @@ def _holdfast() -> None:
 
 
 app.command()(fidelity)
+app.command()(plan)
+app.command()(generate)
+app.command()(advise)
+app.command()(emulate)
 app.command()(schedule)
+app.command()(store)
+app.command()(state)
 
 
 def main() -> NoReturn:

@@ -83,6 +83,23 @@ def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -
     return [f"{FOLDER}/{best[epoch][2]}" for epoch in sorted(best)]
 
 
+def index_name(token: int) -> str:
+    """Where a writer lists the manifests it keeps, so that a missing one is missed."""
+    return f"{FOLDER}/index-{token:010d}.json"
+
+
+def missing_manifests(files: Files, newest: int) -> list[str]:
+    """What is wrong with the newest writer's index, or with what it lists."""
+    if not newest:
+        return []
+    try:
+        names = read_document(files, "index", index_name(newest))["manifests"]
+    except Damaged as error:
+        return [str(error)]
+    present = set(files.list(FOLDER))
+    return [f"{FOLDER}/{name} is missing" for name in names if name not in present]
+
+
 def manifest_epoch(name: str) -> float:
     """The epoch in a manifest's name; infinity for a file that is none."""
     match = _MANIFEST.fullmatch(name)

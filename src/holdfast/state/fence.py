@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.state.entries import Damaged, document, read_document
-from holdfast.state.files import Files
+from holdfast.state.files import Files, Unusable
 
 FOLDER = "fence"
 _CLAIM = re.compile(r"(\d{10})\.json")
@@ -50,6 +50,8 @@ def newest_token(files: Files) -> int:
 def check(files: Files, token: int) -> None:
     """Fenced if a newer writer has claimed the store."""
     newest = newest_token(files)
+    if newest < token:
+        raise Unusable(f"store {files.url}: vanished while it was in use: the claim of writer {token} is gone")
     if newest > token:
         raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
 
@@ -71,6 +73,13 @@ def claim(files: Files, owner: str, lease: float, force: bool, clock: Callable[[
 def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
     """Put down what was committed when this writer came: nothing else of older writers counts from now on."""
     files.put(f"{FOLDER}/{token:010d}.found.json", document("found", {"token": token, **found}), sync=True)
+
+
+def forget_older(files: Files, token: int) -> None:
+    """Claims before ``token`` have said all they had to say."""
+    for name in files.list(FOLDER):
+        if name[:10].isdigit() and int(name[:10]) < token:
+            files.delete(f"{FOLDER}/{name}")
 
 
 def inherited(files: Files) -> tuple[int, dict[str, Any] | None]:
@@ -95,7 +104,9 @@ def _found(files: Files, token: int) -> dict[str, Any] | None:
 
 def beat(files: Files, token: int, now: float, released: bool = False) -> None:
     """A sign of life. It needs no fsync: after a machine's crash there is no life."""
-    files.put(f"{FOLDER}/{token:010d}.beat", document("beat", {"at": now, "released": released}), sync=False)
+    files.put(
+        f"{FOLDER}/{token:010d}.beat", document("beat", {"token": token, "at": now, "released": released}), sync=False
+    )
 
 
 def _refuse_if_held(files: Files, token: int, now: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ class Files(Protocol):
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None: ...
     def delete(self, name: str) -> None: ...
     def delete_folder(self, folder: str) -> None: ...
+    def sweep(self, age: float) -> int: ...
 
 
 def open_files(url: str | os.PathLike[str]) -> Files:
@@ -102,6 +104,17 @@ class LocalFiles:
                     Path(entry.path).unlink(missing_ok=True)
                 path.rmdir()
 
+    def sweep(self, age: float) -> int:
+        """Delete temporary files, left by processes that died, that are older than ``age`` seconds; how many."""
+        gone = 0
+        with _told(self.url, "sweep", ""):
+            for path in self.root.rglob(f"{TEMPORARY}*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - path.stat().st_mtime > age:
+                        path.unlink()
+                        gone += 1
+        return gone
+
     @contextlib.contextmanager
     def _written(self, name: str, data: bytes | pa.Buffer, sync: bool) -> Iterator[tuple[Path, Path]]:
         target = self.root / name
@@ -111,6 +124,9 @@ class LocalFiles:
                 write_whole(temporary, data, sync)
             except FileNotFoundError:
                 target.parent.mkdir(parents=True, exist_ok=True)
+                if sync:
+                    for folder in target.parent.relative_to(self.root).parents:
+                        sync_folder(self.root / folder)
                 write_whole(temporary, data, sync)
             yield temporary, target
         except BaseException:
@@ -201,6 +217,10 @@ class RemoteFiles:
             self.delete(f"{folder}/{name}")
         with contextlib.suppress(OSError, NotImplementedError):
             self._system.rmdir(self._path(folder))
+
+    def sweep(self, age: float) -> int:
+        """Nothing: where a put is atomic there are no temporary files, and elsewhere their age is not known."""
+        return 0
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Invalid
+from holdfast.state.entries import checksum
 from holdfast.state.files import Files
 from holdfast.state.names import folder_task, task_folder
 
@@ -49,13 +50,21 @@ def write(
         return False
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(full, names=[*own, *table.schema.names]), sink)
+    data = sink.getvalue()
+    # The checksum goes first, under a name of its own, so that whatever file is there in the end has one.
+    files.put(f"{sums_folder(kind)}/{epoch:012d}-{task_folder(task)}-{checksum(data)}", b"", sync)
     try:
-        files.create(name, sink.getvalue(), sync)
+        files.create(name, data, sync)
     except FileExistsError:
         if is_whole(files, name):
             return False
-        files.put(name, sink.getvalue(), sync)
+        files.put(name, data, sync)
     return True
+
+
+def sums_folder(kind: Kind) -> str:
+    """Where empty files have the checksums of outputs in their names."""
+    return f"output/sums/{kind}"
 
 
 def is_whole(files: Files, name: str) -> bool:

@@ -193,7 +193,7 @@ class Store:
 
     def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         newest, found = fence.inherited(self.files)
-        whole, damaged = [], []
+        whole, damaged = [], checkpoints.missing_manifests(self.files, newest) if found is not None else []
         for name in checkpoints.manifest_names(self.files, found, newest):
             try:
                 whole.append(checkpoints.read_manifest(self.files, name))

@@ -50,6 +50,11 @@ class Writer:
         commits = journal.commit_names(self._files, found, before).values()
         names = {"checkpoints": manifests, "journal": commits}
         fence.inherit(self._files, self.token, {k: [n.rpartition("/")[2] for n in v] for k, v in names.items()})
+        self._put_index(manifests)
+        fence.forget_older(self._files, self.token)
+        for name in self._files.list(checkpoints.FOLDER):
+            if name.startswith("index-") and name < checkpoints.index_name(self.token).rpartition("/")[2]:
+                self._files.delete(f"{checkpoints.FOLDER}/{name}")
         self._whole = {one.epoch: one for one in store.checkpoints()}
         self._stop = threading.Event()
         self._beating = threading.Thread(target=self._beat, args=(lease / 3,), name="holdfast-lease", daemon=True)
@@ -186,6 +191,8 @@ class Writer:
         kept = dict(sorted(self._whole.items())[-self._keep :])
         names = {one.name for one in kept.values()}
         oldest = min(kept)
+        # The index first: whatever it lists is there, before, between and after the deletions.
+        self._put_index(sorted(names))
         for name in self._files.list(checkpoints.FOLDER):
             path = f"{checkpoints.FOLDER}/{name}"
             if path not in names and checkpoints.manifest_epoch(name) <= max(kept):
@@ -199,6 +206,11 @@ class Writer:
                 # Files of later epochs may be those of a checkpoint in the making, unless their writer is fenced off.
                 if facts is not None and path not in used and (facts[0] <= oldest or facts[1] < self.token):
                     self._files.delete(path)
+
+    def _put_index(self, names: Sequence[str]) -> None:
+        listed = [name.rpartition("/")[2] for name in names]
+        data = document("index", {"token": self.token, "manifests": listed})
+        self._files.put(checkpoints.index_name(self.token), data, self.store.sync.checkpoints)
 
     def _fold_in_background(self, done: Checkpoint) -> None:
         if not self._fold_at or all(len(chain) <= self._fold_at for chain in done.tasks.values()):
@@ -216,7 +228,7 @@ class Writer:
 
     def _beat(self, every: float) -> None:
         while not self._stop.wait(every):
-            try:
+            # Trouble here is not the end: commits will meet it and say so.
+            with contextlib.suppress(HoldfastError):
+                self.check()
                 fence.beat(self._files, self.token, self.store.clock())
-            except HoldfastError:
-                continue

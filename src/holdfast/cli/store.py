@@ -1,0 +1,120 @@
+"""``holdfast store``: look into a durable store, check every file of it, shorten its changelogs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.output import Format, FormatOption, answer
+
+
+class Action(StrEnum):
+    list = "list"
+    verify = "verify"
+    compact = "compact"
+
+
+def store(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="the store: a run's folder or any fsspec URL")],
+    action: Annotated[
+        Action,
+        typer.Argument(help="list: what is there; verify: read and check every file; compact: fold long changelogs"),
+    ] = Action.list,
+    force: Annotated[bool, typer.Option(help="compact: take the store over from a writer that still holds it")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Look into a durable store: its checkpoints, journal and outputs.
+
+    Examples: holdfast store runs/wordcount; holdfast store runs/wordcount verify;
+    holdfast store s3://bucket/job compact
+
+    verify ends with exit code 1 if any file is torn, truncated, altered, missing or swapped, and names it.
+    """
+    from holdfast.state import Store
+
+    place = Store(directory)
+    place.require()
+    if action is Action.verify:
+        _verify(place, form)
+    elif action is Action.compact:
+        _compact(place, force, form)
+    else:
+        _list(place, form)
+
+
+def _list(place: Any, form: Format) -> None:
+    found = place.checkpoints()
+    epochs = place.journal_epochs()
+    content = {
+        "store": place.url,
+        "checkpoints": [
+            {
+                "epoch": one.epoch,
+                "writer": one.token,
+                "tasks": len(one.tasks),
+                "files": sum(len(chain) for chain in one.tasks.values()),
+                "bytes": one.nbytes,
+            }
+            for one in found
+        ],
+        "journal": {"epochs": len(epochs), "first": min(epochs, default=None), "last": max(epochs, default=None)},
+        "outputs": {kind: len(place.outputs(kind)) for kind in ("final", "tentative")},
+    }
+
+    def read(console: Console) -> None:
+        table = Table("checkpoint", "writer", "tasks", "files", "bytes", title=None)
+        for row in content["checkpoints"]:
+            table.add_row(*(f"{value:,}" for value in row.values()))
+        console.print(table)
+        span = f" ({min(epochs)} to {max(epochs)})" if epochs else ""
+        console.print(f"journal: {len(epochs)} epochs{span}")
+        console.print(f"outputs: {content['outputs']['final']} final, {content['outputs']['tentative']} tentative")
+
+    answer(content, form, read)
+
+
+def _verify(place: Any, form: Format) -> None:
+    from holdfast.state.verify import verify
+
+    result = verify(place)
+    content = {
+        "store": place.url,
+        "whole": result.whole,
+        "files": result.files,
+        "bytes": result.bytes,
+        "checkpoints": [{"epoch": epoch, "whole": whole} for epoch, whole in result.checkpoints.items()],
+        "findings": [{"file": one.path, "problem": one.problem} for one in result.findings],
+    }
+
+    def read(console: Console) -> None:
+        for one in result.findings:
+            console.print(f"damaged: {one.problem}", highlight=False, markup=False)
+        whole = [str(epoch) for epoch, good in result.checkpoints.items() if good]
+        console.print(f"{result.files:,} files, {result.bytes:,} bytes read; {len(result.findings)} damaged")
+        console.print(f"whole checkpoints: {', '.join(whole) or 'none'}")
+
+    answer(content, form, read)
+    if not result.whole:
+        raise typer.Exit(1)
+
+
+def _compact(place: Any, force: bool, form: Format) -> None:
+    with place.writer("holdfast store compact", force=force, fold_at=0) as writer:
+        folded = writer.compact()
+        swept = place.files.sweep(3600.0)
+    content = {
+        "store": place.url,
+        "folded": {task: {"files_before": before, "files_after": after} for task, (before, after) in folded.items()},
+        "temporary_files_deleted": swept,
+    }
+
+    def read(console: Console) -> None:
+        for task, (before, after) in folded.items():
+            console.print(f"{task}: {before} files -> {after}")
+        console.print(f"{len(folded)} tasks compacted, {swept} temporary files deleted")
+
+    answer(content, form, read)
