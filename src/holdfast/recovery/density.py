@@ -20,8 +20,8 @@ from holdfast.topology import Task, Topology
 NAME = "best-density"
 ALL_PAIRS = 60
 """Up to this many goals every pair is tried, as in the paper; beyond, pairs of the most promising first."""
-PROMISING = 4
-"""Beyond, the first seeds come from this many goals of highest density and as many of highest priority."""
+PROMISING = 2_700
+"""Beyond, seeds pair the densest and the dearest goals: this number over the number of goals, of each kind."""
 BATCH = 2048
 
 
@@ -154,7 +154,8 @@ def _batches(fitting: Ints, density: Floats, priorities: Floats, all_pairs: int)
     dense = [int(goal) for goal in fitting[np.argsort(-density[fitting], kind="stable")]]
     if len(dense) > all_pairs:
         dear = [int(goal) for goal in fitting[np.argsort(-priorities[fitting], kind="stable")]]
-        first = list(dict.fromkeys(dense[:PROMISING] + dear[:PROMISING]))
+        each = max(4, PROMISING // len(dense))
+        first = list(dict.fromkeys(dense[:each] + dear[:each]))
         yield [(goal,) for goal in first] + list(combinations(first, 2))
     singles: Iterator[tuple[int, ...]] = ((goal,) for goal in dense)
     while batch := list(islice(singles, BATCH)):

@@ -7,6 +7,7 @@ it is a single task. Within a sub-topology candidates are ranked by gain / sum(c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +23,12 @@ from holdfast.replication.decomposition import decompose
 from holdfast.topology import Task, Topology
 
 NAME = "incremental"
-SHORTLIST = 96
-"""Candidates whose gain is measured in a round; the estimate that lists them needs one pass for all tasks."""
 ROUNDS = 200
-"""In a round at least this share of all failed cost is spent before gains are measured again: one task below 200."""
+"""Gains are measured anew after each candidate as long as that takes no more than about this many rounds."""
+PASSES = 10_000
+"""Rounds x operators: with more than 50 operators rounds are fewer and spend more before gains are measured anew."""
+SHORTLIST = 96
+"""At least so many candidates are measured in a round, and enough to spend what a round is to spend."""
 
 ROUNDING = 1e-12
 
@@ -55,6 +58,8 @@ class _Setting:
     pricings: tuple[Floats, ...]
     """What trees must be light in: cost / f, and cost / (f x reach), which prefers the tasks that carry much."""
     portion: float
+    """What a round is to spend before gains are measured anew, in units of cost."""
+    listed: int
 
 
 def incremental(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
@@ -68,21 +73,13 @@ def incremental(topology: Topology, failed: frozenset[Task], capacity: float) ->
 
 
 def _choose(setting: _Setting, lost: Mask, capacity: float) -> list[int]:
-    costs = setting.topology.costs
     chosen: list[int] = []
     left = capacity
     while candidates := _candidates(setting, lost, left):
-        target = left - setting.portion
-        while candidates:
-            best = _best(candidates)
-            for place in best.tasks:
-                lost[place] = False
-                left -= float(costs[place])
-            chosen += best.tasks
-            if left <= target:
-                break
-            taken = set(best.tasks)
-            candidates = [c for c in candidates if taken.isdisjoint(c.tasks) and affords(left, c.cost)]
+        for pick in list(_picks(candidates, left, setting.portion)):
+            lost[list(pick.tasks)] = False
+            left -= pick.cost
+            chosen += pick.tasks
     now, most = values(setting.topology, np.stack([lost, np.zeros_like(lost)]))
     if now >= most * (1 - ROUNDING):
         chosen += _worthless(setting.topology, lost, left)
@@ -96,7 +93,7 @@ def _candidates(setting: _Setting, lost: Mask, left: float) -> list[_Candidate]:
         for charges in pricing:
             trees = completions(setting.topology, np.where(lost, charges, 0.0))
             anchors = np.flatnonzero(lost & np.isfinite(trees.weight))
-            if len(anchors) > SHORTLIST:
+            if len(anchors) > setting.listed:
                 anchors = _shortlist(setting, lost, anchors, trees.weight[anchors], charges[anchors])
             sets |= dict.fromkeys(trees.through(place, lost) for place in anchors.tolist())
         costs = setting.topology.costs
@@ -112,7 +109,8 @@ def _shortlist(setting: _Setting, lost: Mask, anchors: Ints, weights: Floats, ch
     worth = np.where(alone, marginals(setting.topology, lost)[anchors], setting.reach[anchors])
     order = np.argsort(-worth / np.maximum(weights, 1e-12), kind="stable")
     lone, trees = order[alone[order]], order[~alone[order]]
-    return np.asarray(anchors[np.concatenate([lone[: SHORTLIST // 2], trees[: SHORTLIST // 2]])], np.int64)
+    half = setting.listed // 2
+    return np.asarray(anchors[np.concatenate([lone[:half], trees[:half]])], np.int64)
 
 
 def _measured(setting: _Setting, lost: Mask, sets: list[tuple[int, ...]]) -> list[_Candidate]:
@@ -132,15 +130,29 @@ def _measured(setting: _Setting, lost: Mask, sets: list[tuple[int, ...]]) -> lis
     return found
 
 
-def _best(candidates: list[_Candidate]) -> _Candidate:
-    """The best of each sub-topology by gain / sum(cost / f), and of those the best by gain / cost."""
-    champions: dict[int, _Candidate] = {}
-    for candidate in candidates:
+def _picks(candidates: list[_Candidate], left: float, portion: float) -> Iterator[_Candidate]:
+    """What to take of these before gains are measured anew: the best, and on until this portion is spent.
+
+    The best of each sub-topology is that with the highest gain / sum(cost / f), the best of those by gain / cost.
+    """
+    queues: dict[int, list[_Candidate]] = {}
+    for candidate in sorted(candidates, key=lambda c: c.gain / max(c.weight, 1e-300)):
         for part in candidate.parts:
-            rival = champions.get(part)
-            if rival is None or candidate.gain * rival.weight > rival.gain * candidate.weight:
-                champions[part] = candidate
-    return max(champions.values(), key=lambda c: (c.gain / max(c.cost, 1e-12), c.gain))
+            queues.setdefault(part, []).append(candidate)
+    taken: set[int] = set()
+    spent = 0.0
+    while queues and spent <= portion:
+        for part in list(queues):
+            queue = queues[part]
+            while queue and not (taken.isdisjoint(queue[-1].tasks) and affords(left - spent, queue[-1].cost)):
+                queue.pop()
+            if not queue:
+                del queues[part]
+        if queues:
+            best = max((queue[-1] for queue in queues.values()), key=lambda c: (c.gain / max(c.cost, 1e-300), c.gain))
+            taken.update(best.tasks)
+            spent += best.cost
+            yield best
 
 
 def _setting(topology: Topology, lost: Mask) -> _Setting:
@@ -152,10 +164,12 @@ def _setting(topology: Topology, lost: Mask) -> _Setting:
     most = max(through)
     shared = np.array([count / most if count else 1.0 for count in through])
     reach = marginals(topology, np.zeros_like(lost))
-    portion = float(topology.costs[lost].sum()) / ROUNDS
+    rounds = max(10, min(ROUNDS, PASSES // len(topology.operators)))
+    portion = float(topology.costs[lost].sum()) / rounds if int(lost.sum()) > rounds else 0.0
+    listed = max(SHORTLIST, int(lost.sum()) // rounds)
     charges = topology.costs / shared
     carried = np.maximum(reach / (reach.max() or 1.0), 1e-12)
-    return _Setting(topology, part_of, charges, reach, (charges, charges / carried), portion)
+    return _Setting(topology, part_of, charges, reach, (charges, charges / carried), portion, listed)
 
 
 def _worthless(topology: Topology, lost: Mask, left: float) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,7 @@ def checked_failed(topology: Topology, failed: Iterable[Task | str] | str) -> fr
     """The failed tasks, each known and named once; ``"all"`` for every task."""
     if isinstance(failed, str) and failed.strip() == "all":
         return frozenset(topology.tasks)
-    if isinstance(failed, frozenset) and all(task in topology.index for task in failed):
+    if isinstance(failed, Set) and all(task in topology.index for task in failed):
         return frozenset(topology.tasks[topology.index[task]] for task in failed)
     try:
         return frozenset(topology.tasks_of(failed))
