@@ -72,8 +72,8 @@ def test_a_chain_is_its_operators_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("operator", "message"),
     [
-        (op.map(y=pl.col("z")), "map: input has no column"),
-        (op.filter("z > 1"), "filter: input has no column"),
+        (op.map(y=pl.col("z")), "map: input has no column 'z'; found: x, text"),
+        (op.filter("z > 1"), "filter: input has no column 'z'; found: x, text"),
         (op.filter(pl.col("x") + 1), "filter: the condition must be true or false for each row, found int64"),
         (op.filter(lambda t: [True, False]), "one value a row, got 2 for 4 rows"),
         (op.map(y=pl.col("text").str.to_integer(strict=True)), "map: "),

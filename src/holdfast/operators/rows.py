@@ -5,6 +5,7 @@ Expressions are polars expressions; functions see an Arrow table. A batch withou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeGuard
 
@@ -173,7 +174,9 @@ def _evaluated(who: str, batch: pa.Table, evaluate: Callable[[pl.DataFrame], pl.
         return evaluate(frame).to_arrow(compat_level=pl.CompatLevel.oldest())
     except pl.exceptions.ColumnNotFoundError as error:
         found = ", ".join(batch.schema.names)
-        raise Invalid(f"{who}: input has no column {_line(error)}; found: {found}") from None
+        named = re.search(r'"([^"]+)"', str(error))
+        missing = repr(named[1]) if named else _line(error)
+        raise Invalid(f"{who}: input has no column {missing}; found: {found}") from None
     except pl.exceptions.PolarsError as error:
         found = ", ".join(f"{field.name}: {field.type}" for field in batch.schema)
         raise Invalid(f"{who}: {_line(error)}; found: {found}") from None

@@ -43,13 +43,14 @@ class Epoch:
 
 
 class Trial:
-    """A pipeline and the state of its tasks; ``epoch`` moves it on by one."""
+    """A pipeline and the state of its tasks; ``epoch`` moves it on by one. The first epoch is 0, as on Spark."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.number = 0
+        self.number = -1
         self.states = {
-            task: TaskState.empty(pipeline.by_name[task.operator].operator.tables) for task in pipeline.topology.tasks
+            task: TaskState.empty(pipeline.by_name[task.operator].operator.tables, self.number)
+            for task in pipeline.topology.tasks
         }
         self._watermarks: dict[Task, dict[str, int | None]] = {}
         self._stamps: dict[Task, int | None] = {}
