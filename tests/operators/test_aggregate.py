@@ -74,6 +74,30 @@ def test_combine_aggregates_one_epoch_and_remembers_nothing(rows: list[tuple[str
     assert not running.states[next(iter(running.states))].tables
 
 
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.integers(-9, 9), st.sampled_from([-(2**63), 2**63 - 1])),
+            st.one_of(st.none(), st.integers(-5, 5), st.sampled_from([2**52, -(2**52)])),
+        ),
+        max_size=12,
+    )
+)
+def test_integer_keys_close_together_or_far_apart_give_the_same_totals(
+    rows: list[tuple[int | None, int | None]],
+) -> None:
+    schema = pa.schema({"key": pa.int64(), "x": pa.int64()})
+    batch = pa.Table.from_pylist([{"key": key, "x": x} for key, x in rows], schema)
+    running = trial(op.aggregate({"key": "int64"}, rows=op.count(), total=op.sum("x")), 2)
+    for times in (1, 2):
+        expected = naive.aggregate(batch.to_pylist() * times, "key", "x")
+        output = running.epoch(batch).output.to_pylist()
+        assert {row["key"]: (row["rows"], row["total"]) for row in output} == {
+            key: (row["rows"], row["total"]) for key, row in expected.items()
+        }
+
+
 def test_keys_of_several_columns_and_types() -> None:
     running = trial(op.aggregate({"user": "int64", "page": "string"}, n=op.count()), tasks=2)
     batch = pa.table({"user": pa.array([1, 1, 2], pa.int32()), "page": pa.array(["x", "x", "x"]).dictionary_encode()})

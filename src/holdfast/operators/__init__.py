@@ -16,6 +16,7 @@ from holdfast.operators.rows import Map as map
 from holdfast.operators.top_k import TopK as top_k
 from holdfast.operators.trial import Trial
 from holdfast.operators.windows import Windowed
+from holdfast.state import StateSchema
 
 
 def tumbling(
@@ -46,6 +47,7 @@ __all__ = [
     "Pipeline",
     "Side",
     "State",
+    "StateSchema",
     "Step",
     "TableView",
     "Trial",

@@ -13,8 +13,8 @@ from holdfast.state import StateSchema
 class Aggregate(Operator):
     """Running aggregates by key. An epoch's output: the keys that changed, with their new values.
 
-    Senders combine their rows before they send them, so a key travels once from each sender. Rows of the output are in
-    the order in which keys first appear. A null key is a key like any other.
+    Senders combine their rows before they send them, so a key travels once from each sender. The order of the output
+    follows from the rows alone. A null key is a key like any other.
     """
 
     def __init__(self, by: Columns, **aggregations: Aggregation) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Type, as_type, column, contiguous, type_of
+from holdfast.operators.dense import dense_groups
 
 Fold = Literal["sum", "min", "max", "largest"]
 _INT64 = 2**63
@@ -138,7 +139,7 @@ class Aggregations:
         return _grouped(keys, [(name, part, part.begin, values) for name, part, values in columns], self.who)
 
     def fold(self, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-        """Parts to fewer parts: one row a group, groups in the order in which they first appear."""
+        """Parts to fewer parts: one row a group, groups in an order that follows from the rows alone."""
         if not rows.num_rows:
             return rows.select([*keys, *(name for name, _ in self.parts)])
         wanted = [(name, part, part.fold, rows.column(name)) for name, part in self.parts]
@@ -163,6 +164,11 @@ class Aggregations:
 
 def _grouped(keys: pa.Table, wanted: Sequence[tuple[str, Part, str, pa.ChunkedArray | None]], who: str) -> pa.Table:
     """One row a group and one column for each wanted part, by Arrow's group-by on one thread."""
+    schema = pa.schema([*keys.schema, *(pa.field(name, part.type) for name, part, _, _ in wanted)])
+    if keys.num_columns == 1 and all(how in ("count_all", "sum") for _, _, how, _ in wanted):
+        summed = [values if how == "sum" else None for _, _, how, values in wanted]
+        if (dense := dense_groups(keys.column(0), summed)) is not None:
+            return pa.Table.from_arrays([pa.array(dense[0]), *map(pa.array, dense[1])], schema=schema)
     names = [f"k{place}" for place in range(keys.num_columns)]
     columns = dict(zip(names, keys.columns, strict=True))
     calls: list[tuple[str | list[str], str]] = []
@@ -182,7 +188,6 @@ def _grouped(keys: pa.Table, wanted: Sequence[tuple[str, Part, str, pa.ChunkedAr
         if how in ("list", "largest") and values is not None:
             result = _largest_of(result, contiguous(values), part)
         made.append(_narrow(result, part, f"{who}: {name}"))
-    schema = pa.schema([*keys.schema, *(pa.field(name, part.type) for name, part, _, _ in wanted)])
     return pa.Table.from_arrays(made, schema=schema)
 
 
