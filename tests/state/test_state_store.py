@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState
+from holdfast.state import writer as writer_module
 
 COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa.int64())]))
 _unique = itertools.count()
@@ -74,6 +75,36 @@ def test_compaction_shortens_the_chain_and_keeps_the_state(url: str) -> None:
         assert len(store.files.list("state/O3-0")) <= 12
         first, *folded = store.checkpoint(29).tasks["O3/0"]
         assert (first.epoch, folded[0].since) == (1, 1), "the small changes are folded, the large state is left alone"
+
+
+def test_commits_during_a_compaction_lose_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(url)
+    state = some_state(1, words=2000)
+    writer = store.writer("job", fold_at=0, keep=1)
+    writer.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, state, token=writer.token)})
+
+    def commit(epoch: int) -> None:
+        nonlocal state
+        change = {"counts": counted([f"w{epoch}"], epoch, gone=[f"w{epoch + 50}"])}
+        state = state.apply(change, epoch)
+        files = store.write_task("O3/0", epoch, change, since=epoch - 1, token=writer.token)
+        writer.commit_checkpoint(epoch, {"O3/0": files})
+
+    def meanwhile(*arguments: Any) -> Any:
+        short = real(*arguments)
+        for epoch in range(7, 10):
+            commit(epoch)
+        return short
+
+    for epoch in range(2, 7):
+        commit(epoch)
+    real = writer_module.folded_chain
+    monkeypatch.setattr(writer_module, "folded_chain", meanwhile)
+    assert writer.compact() == {"O3/0": (6, 2)}
+    assert len(store.checkpoint(9).tasks["O3/0"]) == 5
+    assert store.restore("O3/0")[0]["counts"] == state["counts"]
+    writer.close()
+    assert len(store.files.list("state/O3-0")) == 5
 
 
 def test_a_second_writer_is_refused_and_an_older_one_fenced(url: str) -> None:

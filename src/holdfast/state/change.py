@@ -70,8 +70,8 @@ class Change:
         dead = run.rows.slice(0, 0) if run.alive is None else run.select(~run.alive).rows
         return pa.Table.from_batches([dead.select(self.schema.key.names)], self.schema.key)
 
-    def run(self, schema: StateSchema) -> Run:
-        """The sorted form under ``schema``; Invalid if the columns do not fit it."""
+    def run(self, schema: StateSchema, like: Run | None = None) -> Run:
+        """The sorted form under ``schema``; Invalid if the columns do not fit it. ``like``: see ``Run.sorted``."""
         if self._run is not None and self._schema == schema:
             return self._run
         if self._run is not None and self._schema is not None and self._upserts is None:
@@ -86,7 +86,7 @@ class Change:
             dead = pa.RecordBatch.from_arrays([*keys.columns, *empty], schema=schema.arrow)
             alive = np.concatenate([np.zeros(len(dead), np.bool_), np.ones(len(rows), np.bool_)])
             rows = pa.concat_batches([dead, rows])
-        self._schema, self._run = schema, Run.sorted(rows, len(schema.key), alive)
+        self._schema, self._run = schema, Run.sorted(rows, len(schema.key), alive, like)
         return self._run
 
     def encode(self) -> bytes:

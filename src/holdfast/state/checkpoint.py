@@ -175,7 +175,7 @@ def read_chain(files: Files, task: str, chain: Iterable[FileEntry], epoch: int) 
             state = TaskState(at)
         if state is None:
             raise Damaged(f"task {task}: its files begin with changes since epoch {since}, without a whole state")
-        state = state.apply(changes, at)
+        state = state.apply_stored(changes, at)
     if state is None:
         raise Damaged(f"task {task}: the manifest names no files for it")
     return state if state.epoch == epoch else state.apply({}, epoch)

@@ -29,6 +29,8 @@ from holdfast.state.task import TaskState
 
 _NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
 _FOLD_RATIO = 2
+_FOLD_STEPS = 4
+"""Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
 
 
 class Missing(HoldfastError):
@@ -131,6 +133,8 @@ class LocalState:
             if step.epoch <= base.epoch and step is not base:
                 _remove(step)
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
+        if len(tail) < _FOLD_STEPS:
+            return
         if sum(step.nbytes for step in tail) > base.nbytes:
             with contextlib.suppress(Missing):
                 self.restore(task, self.load(task, before))
@@ -247,7 +251,7 @@ def _run_of(change: Change) -> tuple[StateSchema, Run]:
 
 
 def _advanced(state: TaskState, runs: Mapping[str, tuple[StateSchema, Run]], epoch: int) -> TaskState:
-    return state.apply({name: Change.of_run(schema, run) for name, (schema, run) in runs.items()}, epoch)
+    return state.apply_stored({name: Change.of_run(schema, run) for name, (schema, run) in runs.items()}, epoch)
 
 
 def _overlaid(

@@ -61,9 +61,20 @@ class Run:
         self._starts: tuple[np.uint64, np.uint64, NDArray[np.int64]] | None = None
 
     @classmethod
-    def sorted(cls, rows: pa.RecordBatch, keys: int, alive: NDArray[np.bool_] | None = None) -> Run:
-        """A run of these rows in any order; of several rows with one key the last one counts."""
+    def sorted(
+        cls, rows: pa.RecordBatch, keys: int, alive: NDArray[np.bool_] | None = None, like: Run | None = None
+    ) -> Run:
+        """A run of these rows in any order; of several rows with one key the last one counts.
+
+        ``like`` is a run that may hold most of the same keys: looking keys up in it is cheaper than sorting them.
+        """
         batch = Keys(rows.columns[:keys], len(rows))
+        if like is not None and alive is None and (known := like.order_of(batch)) is not None:
+            order, places = known
+            same = len(order) == len(like)
+            run = cls(rows.take(pa.array(order)), like.hashes if same else like.hashes[places], keys)
+            run._starts = like._starts if same else None
+            return run
         order = np.argsort(batch.hashes)
         hashes = batch.hashes[order]
         twins = np.flatnonzero(hashes[1:] == hashes[:-1])
@@ -113,6 +124,21 @@ class Run:
             more[more] = self.hashes[at[more]] == keys.hashes[waiting[more]]
             waiting, at = waiting[more], at[more]
         return answer
+
+    def order_of(self, keys: Keys) -> tuple[Positions, Positions] | None:
+        """The order that sorts ``keys`` and their rows here, if each of them is here once and there are enough."""
+        count = len(keys.hashes)
+        if self._starts is None or not len(self) // 4 <= count <= len(self):
+            return None
+        places = self.find(keys)
+        if (places < 0).any():
+            return None
+        order = np.full(len(self), -1, np.int64)
+        order[places] = np.arange(count)
+        if count < len(self):
+            places = np.flatnonzero(order >= 0)
+            order = order[places]
+        return (order, places) if len(order) == count and bool((order >= 0).all()) else None
 
     def _first_at_least(self, hashes: Hashes) -> Positions:
         self._asked += len(hashes)
@@ -213,8 +239,12 @@ def canonical(run: Run) -> Run:
 
 def _same_key_set(older: Run, newer: Run) -> bool:
     """True only if both runs hold the same keys, row by row (the case of an epoch that changes every key)."""
-    if len(older) != len(newer) or not np.array_equal(older.hashes, newer.hashes):
+    if len(older) != len(newer):
         return False
+    if older.hashes is not newer.hashes and not np.array_equal(older.hashes, newer.hashes):
+        return False
+    if older.keys.exact and newer.keys.exact:
+        return True
     every = np.arange(len(older))
     return bool(older.keys.same(every, newer.keys, every).all())
 
@@ -223,8 +253,9 @@ def _bucket_starts(hashes: Hashes) -> tuple[np.uint64, np.uint64, NDArray[np.int
     """For about as many equal buckets of the covered range as there are hashes: where each bucket begins."""
     low, span = hashes[0], int(hashes[-1] - hashes[0])
     shift = max(span.bit_length() - len(hashes).bit_length(), 0)
-    edges = np.arange((span >> shift) + 1, dtype=np.uint64) << np.uint64(shift)
-    return low, np.uint64(shift), np.searchsorted(hashes, edges + low)
+    buckets = ((hashes - low) >> np.uint64(shift)).view(np.int64)
+    counts = np.bincount(buckets, minlength=(span >> shift) + 1)
+    return low, np.uint64(shift), np.cumsum(counts) - counts
 
 
 def _places(hashes: Hashes, wanted: Hashes) -> Positions:

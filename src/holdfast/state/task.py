@@ -57,6 +57,16 @@ class TaskState:
             tables[name] = table.apply(Change.none(table.schema) if change is None else change, epoch)
         return TaskState(epoch, tables)
 
+    def apply_stored(self, changes: Mapping[str, Change], epoch: int) -> TaskState:
+        """``apply`` for changes that were written before or after columns were added."""
+        grown = {
+            name: table.evolve(changes[name].schema)
+            if name in changes and not table.schema.differences(changes[name].schema)
+            else table
+            for name, table in self.tables.items()
+        }
+        return TaskState(self.epoch, grown).apply(changes, epoch)
+
     def evolve(self, schemas: Mapping[str, StateSchema]) -> TaskState:
         """The same state under newer schemas: added nullable columns and added tables are fine, else Invalid."""
         tables = dict(self.tables)

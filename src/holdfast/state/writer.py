@@ -36,6 +36,8 @@ class Writer:
         self._keep = keep
         self._fold_at = fold_at
         self._lock = threading.RLock()
+        self._one_compaction = threading.Lock()
+        self._compacting = False
         self._folding: threading.Thread | None = None
         self.fold_error: HoldfastError | None = None
         if not store.exists():
@@ -129,20 +131,27 @@ class Writer:
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
         """Fold every chain of the newest checkpoint that has more files than ``longest``; files before and after."""
-        with self._lock:
-            newest = self._newest()
-        if newest is None:
-            return {}
         folded = {}
-        for task, chain in newest.tasks.items():
-            if len(chain) > longest:
-                short = folded_chain(self.store, task, chain, self.token)
-                if len(short) < len(chain):
-                    folded[task] = chain, short
-        with self._lock:
-            self.check()
-            self._replace(folded)
-            self._retire()
+        with self._one_compaction:
+            with self._lock:
+                newest = self._newest()
+                if newest is None:
+                    return {}
+                # Commits go on meanwhile: what we read and write now must not look unused to them.
+                self._compacting = True
+            try:
+                for task, chain in newest.tasks.items():
+                    if len(chain) > longest:
+                        short = folded_chain(self.store, task, chain, self.token)
+                        if len(short) < len(chain):
+                            folded[task] = chain, short
+                with self._lock:
+                    self.check()
+                    self._replace(folded)
+            finally:
+                self._compacting = False
+            with self._lock:
+                self._retire()
         return {task: (len(chain), len(short)) for task, (chain, short) in folded.items()}
 
     def wait(self) -> None:
@@ -198,6 +207,8 @@ class Writer:
             if path not in names and checkpoints.manifest_epoch(name) <= max(kept):
                 self._files.delete(path)
         self._whole = kept
+        if self._compacting:
+            return
         used = {entry.path for one in kept.values() for chain in one.tasks.values() for entry in chain}
         for folder in self._files.list(checkpoints.STATE):
             for name in self._files.list(f"{checkpoints.STATE}/{folder}"):
