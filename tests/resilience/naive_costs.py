@@ -5,6 +5,7 @@ Slow and simple; the reference that the vectorised models are held against.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -23,7 +24,12 @@ def charged(recovery: float, mtbf: float, k: int) -> float:
     def density(t: float) -> float:
         return k / mtbf * math.exp(-t / mtbf) * others_failed(t, mtbf, k - 1)
 
-    return quad(lambda t: density(t) * (recovery - t), 0.0, recovery, epsabs=0.0, epsrel=1e-10)[0]
+    # In pieces: the density is all but 0 after some 50 failure times, where quadrature over a long range misses it.
+    cuts = [0.0, *(cut for cut in (mtbf, 10 * mtbf, 50 * mtbf) if cut < recovery), min(recovery, 200 * mtbf)]
+    return sum(
+        quad(lambda t: density(t) * (recovery - t), low, high, epsabs=0.0, epsrel=1e-10)[0]
+        for low, high in itertools.pairwise(cuts)
+    )
 
 
 def periodic_downtime(u: float, s: float, c: float, f: float) -> float:

@@ -15,7 +15,6 @@ from holdfast.resilience.survival import (
     TOLERANCE,
     mean_time_all_failed,
     recovery_allowed,
-    time_all_failed,
 )
 
 FEWEST = 2
@@ -51,11 +50,14 @@ def of_copies(scenario: Scenario, prices: Prices, limits: Limits, nodes: int) ->
         period = _cheapest_period(scenario, prices, moved, moved_cpu, nodes)
         factor = needed_factor(moved, period)
         feasible = known & (factor <= ceiling)
-        # What would do for ever shorter periods: X = A alone.
-        needed = np.where(feasible, factor, _recovery_factor(moved / interval, 0.0 * moved, lost, allowed, nodes - 1))
+        # What would do for ever shorter periods: X = A alone must be what is allowed.
+        needed = np.where(feasible, factor, 1.0 + 1.0 / _meeting(moved / interval, np.zeros_like(moved), allowed))
         shorter = known & ~feasible & (needed < ceiling)
         if shorter.any():
-            period = np.where(shorter, _longest_period(scenario, moved, ceiling, nodes), period)
+            period = np.array(np.broadcast_to(period, shorter.shape))
+            everywhere = np.broadcast_arrays(moved / interval, lost, allowed, interval, shorter)
+            size, down, time, unit = (part[shorter] for part in everywhere[:4])
+            period[shorter] = unit * _longest_period(size, down, time, ceiling, nodes - 1)
             factor = np.where(shorter, ceiling, factor)
             feasible = feasible | shorter
     else:
@@ -119,22 +121,15 @@ def _meeting(moved: Floats, late: Floats, allowed: Floats) -> Floats:
     return np.where(linear > 0, 2.0 * allowed / (np.abs(linear) + root), (np.abs(linear) + root) / (2.0 * square))
 
 
-def _longest_period(scenario: Scenario, moved: Floats, ceiling: float, nodes: int) -> Floats:
-    """The period at which the reservation reaches the ceiling; of no use where even the shortest would exceed it.
+def _longest_period(moved: Floats, lost: Floats, allowed: Floats, ceiling: float, k: int) -> Floats:
+    """The period at which the reservation reaches the ceiling; the shortest ones must stay below it.
 
     The spread D of the recovery time lies between T - A and 2 (T - A), by the same reasoning as for the reservation.
     """
-    interval, k = scenario.failure_interval, nodes - 1
-    lost = scenario.budget / nodes
     spare, ratio = 1.0 / ceiling, 1.0 / (ceiling - 1.0)
-    fixed = moved / interval * spare * (1.0 + 2.0 * ratio)
-    room = np.maximum(recovery_allowed(lost, k) - fixed, 0.0)
-    usable = room > 0
-    fixed = np.where(usable, fixed, 0.0)
-    low = np.where(usable, room, 1.0)
-    high = 2.0 * low
-    lost = np.where(usable, lost, time_all_failed(1.5 * low, k))
-    spread = 1.5 * low
+    fixed = moved * spare * (1.0 + 2.0 * ratio)
+    low = np.maximum(allowed - fixed, np.finfo(np.float64).tiny)
+    high, spread = 2.0 * low, 1.5 * low
     for _ in range(MOST_STEPS):
         value, _, by_spread = mean_time_all_failed(fixed, spread, k)
         above = value > lost
@@ -144,4 +139,4 @@ def _longest_period(scenario: Scenario, moved: Floats, ceiling: float, nodes: in
         spread = np.where((further >= low) & (further <= high), further, (low + high) / 2.0)
         if np.all((np.abs(step) < TOLERANCE * 10) | (high - low < TOLERANCE * low)):
             break
-    return np.asarray(spread / ratio * interval)
+    return np.asarray(spread / ratio)

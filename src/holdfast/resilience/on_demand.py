@@ -53,4 +53,5 @@ def longest_durable(scenario: Scenario, others: int) -> Floats:
     """
     failures = others * scenario.horizon / scenario.failure_interval
     fatal = -np.expm1(math.log(scenario.durability) / failures)
-    return np.asarray(-np.log1p(-(fatal ** (1.0 / others))))
+    with np.errstate(divide="ignore"):  # a horizon so short that anything will do
+        return np.asarray(-np.log1p(-(fatal ** (1.0 / others))))
