@@ -165,7 +165,8 @@ class Windowed(Operator):
         place, starts = self._panes.closing(panes, state.watermark_before, now)
         windows = held.take(pa.array(place))
         windows = windows.set_column(len(self._keys), pa.field(START, WINDOW_TIME), window_time(starts))
-        windows = self._aggregations.fold(windows, self._names)
+        if self._panes.windows > 1:
+            windows = self._aggregations.fold(windows, self._names)
         state.delete(held.select(self._names).filter(pa.array(self._panes.last_end(panes) <= now)))
         answer = self._aggregations.finish(windows, self._names)
         ends = window_time(np.asarray(_panes(answer), np.int64) + self._panes.size)
