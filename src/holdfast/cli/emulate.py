@@ -35,7 +35,7 @@ def emulate(
         list[str] | None, typer.Option(help=f"only this one, may be repeated: {', '.join(STRATEGIES)}")
     ] = None,
     precision: Annotated[
-        float, typer.Option(help="stop when the interval is within this share of the allowed downtime")
+        float, typer.Option(help="stop when the interval is within this share of the downtime")
     ] = 0.01,
     max_failures: Annotated[int, typer.Option(help="failures to emulate at most, for each strategy")] = 20_000_000,
     seed: Annotated[int, typer.Option(help="the same seed gives the same answer")] = 0,

@@ -70,7 +70,10 @@ def _write_html(charts: Sequence[Chart], path: Path) -> None:
             style = {"dash": "dash" if line.dashed else "solid"}
             figure.add_scatter(x=list(line.x), y=list(line.y), name=line.name, mode="lines+markers", line=style)
         for at, label in chart.marks:
-            figure.add_vline(x=at, line_dash="dot", annotation_text=label)
+            figure.add_vline(x=at, line_dash="dot")
+            # On a log axis lines stand at values, but annotations at their logarithms.
+            place = math.log10(at) if chart.log_x else at
+            figure.add_annotation(x=place, y=1, yref="paper", yanchor="bottom", text=label, showarrow=False)
         figure.update_layout(title=chart.title, xaxis_title=chart.x, yaxis_title=chart.y, template="plotly_white")
         figure.update_xaxes(type="log" if chart.log_x else "linear")
         figure.update_yaxes(type="log" if chart.log_y else "linear")

@@ -20,13 +20,18 @@ STEPS = 64
 """Failures of each lane between two looks at the confidence interval."""
 CONFIDENCE = 1.959963984540054
 """Standard deviations to either side for 95 %."""
+FAR_BELOW = 0.05
+"""Downtime below this share of what is allowed need not be known any better than that share is."""
 NONE_SEEN = 2.995732273553991
 """With no event seen in a time, its rate is below this over that time with a confidence of 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Failures are emulated until the interval is within ``precision`` of the allowed downtime, at most so many."""
+    """Failures are emulated until the interval is within ``precision`` of the downtime, but no more than so many.
+
+    That is, of the downtime seen or the downtime allowed, whichever is less.
+    """
 
     precision: float = 0.01
     max_failures: int = 50_000_000
@@ -110,7 +115,7 @@ def emulate(
         time += gaps.sum(axis=0)
         failures += STEPS * LANES
         share, low, high = interval(lost, time, world.longest)
-        enough = (high - low) / 2.0 <= effort.precision * min(allowed, max(predicted, 1e-3 * allowed))
+        enough = (high - low) / 2.0 <= effort.precision * min(max(share, FAR_BELOW * allowed), allowed)
         if enough or failures + STEPS * LANES > effort.max_failures:
             break
     return Emulation(
