@@ -28,6 +28,7 @@ NULL = np.uint64(0x6E756C6C6E756C6C)
 NAN_BITS = np.uint64(0x7FF8000000000000)
 RING_SHIFT = np.uint64(32)
 _BYTES_PER_WORD = 8
+_SHORT = 6
 
 
 def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> NDArray[np.uint32]:
@@ -206,7 +207,7 @@ def _hash_text(column: pa.Array) -> Hashes:
     offsets = np.frombuffer(buffers[1], np.int64 if wide else np.int32, count=column.offset + rows + 1)[column.offset :]
     first, last = int(offsets[0]), int(offsets[-1])
     starts = offsets.astype(np.int64) - first
-    text = np.zeros(last - first + _BYTES_PER_WORD, np.uint8)
+    text = _room(last - first)
     if last > first:
         text[: last - first] = np.frombuffer(buffers[2], np.uint8, count=last)[first:]
     return _hash_spans(text, starts[:-1], np.diff(starts))
@@ -217,20 +218,34 @@ def _hash_wide(column: pa.Array) -> Hashes:
         column = pc.cast(column, pa.decimal128(column.type.precision, column.type.scale))
     size = column.type.bit_width // 8
     values = _raw(column, np.uint8, size)
-    text = np.zeros(len(values) + _BYTES_PER_WORD, np.uint8)
+    text = _room(len(values))
     text[: len(values)] = values
     return _hash_spans(text, np.arange(len(column), dtype=np.int64) * size, np.full(len(column), size, np.int64))
 
 
+def _room(size: int) -> NDArray[np.uint8]:
+    """Zeroed bytes, with a spare word so that the last word of any span can be loaded."""
+    return np.zeros(size + _BYTES_PER_WORD, np.uint8)
+
+
 def _hash_spans(text: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Hashes:
-    """Hash each span of ``text``, which ends in 8 spare bytes so that the last word of any span can be loaded."""
+    """Hash each span of ``text``, which comes from ``_room``."""
+    # A view of the 8 bytes at every place; gathering from it beats putting words together from aligned ones.
     loads = np.ndarray((len(text) - _BYTES_PER_WORD + 1,), "<u8", text.data, strides=(1,))
-    words_each = (lengths + _BYTES_PER_WORD - 1) // _BYTES_PER_WORD
+    words_each = (lengths + (_BYTES_PER_WORD - 1)) >> 3
     longest = int(words_each.max())
-    if longest <= 1:
-        # Short texts, the common case: one load each, no gathering.
-        sums = _position_mixed(loads[starts], lengths, np.ones(1, np.uint64))
-        sums[lengths == 0] = 0
+    if longest <= _SHORT:
+        # Short texts, the common case: one pass a word over the rows that have it.
+        sums = np.zeros(len(starts), np.uint64)
+        for number in range(longest):
+            skipped = number * _BYTES_PER_WORD
+            some = np.flatnonzero(lengths > skipped)
+            where, left = (starts, lengths) if len(some) == len(starts) else (starts[some], lengths[some])
+            mixed = _position_mixed(loads[where + skipped], left - skipped, np.array([number + 1], np.uint64))
+            if len(some) == len(starts):
+                sums += mixed
+            else:
+                sums[some] += mixed
     else:
         firsts = np.concatenate([[0], np.cumsum(words_each)])
         number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], words_each)
@@ -246,7 +261,7 @@ def _hash_spans(text: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDA
 
 def _position_mixed(words: Hashes, left: NDArray[np.int64], number: Hashes) -> Hashes:
     """Mixed words, with bytes beyond the end of their span zeroed."""
-    spare = (_BYTES_PER_WORD - np.clip(left, 1, _BYTES_PER_WORD)).astype(np.uint64) * np.uint64(8)
+    spare = (_BYTES_PER_WORD - np.minimum(left, _BYTES_PER_WORD)).astype(np.uint64) * np.uint64(8)
     words = words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> spare)
     words += number * POSITION
     return mix(words)

@@ -41,7 +41,10 @@ class Keys:
 
 
 class Run:
-    """Rows sorted by hash. ``alive`` is None when no row is a tombstone."""
+    """Rows sorted by hash. ``alive`` is None when no row is a tombstone.
+
+    Two runs share one array of hashes only if they have the same keys, row by row.
+    """
 
     __slots__ = ("_asked", "_starts", "alive", "keys", "rows", "spilled")
 
@@ -241,7 +244,9 @@ def _same_key_set(older: Run, newer: Run) -> bool:
     """True only if both runs hold the same keys, row by row (the case of an epoch that changes every key)."""
     if len(older) != len(newer):
         return False
-    if older.hashes is not newer.hashes and not np.array_equal(older.hashes, newer.hashes):
+    if older.hashes is newer.hashes:
+        return True
+    if not np.array_equal(older.hashes, newer.hashes):
         return False
     if older.keys.exact and newer.keys.exact:
         return True

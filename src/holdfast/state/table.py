@@ -124,7 +124,7 @@ class StateTable:
         """``apply`` for a change that is already a run of this table's schema."""
         if not len(new):
             return StateTable(self.schema, epoch, self.runs, self.rows, self.spilling)
-        if self.runs and len(self.runs) == 1 and new.alive is None and _replaces(self.runs[0], new):
+        if len(self.runs) == 1 and new.alive is None and new.hashes is self.runs[0].hashes:
             rows = len(new)
         else:
             there = self._where(new.keys)[0] >= 0
@@ -284,16 +284,6 @@ def merge(tables: Sequence[StateTable]) -> StateTable:
 
 def _overlap(one: Run, other: Run) -> bool:
     return bool(one.hashes[0] <= other.hashes[-1] and other.hashes[0] <= one.hashes[-1])
-
-
-def _replaces(older: Run, newer: Run) -> bool:
-    """Whether both runs surely have the same keys, by the cheap sufficient test of equal one-word hashes."""
-    return (
-        older.keys.exact
-        and newer.keys.exact
-        and len(older) == len(newer)
-        and (older.hashes is newer.hashes or bool(np.array_equal(older.hashes, newer.hashes)))
-    )
 
 
 def _folded(runs: list[Run]) -> tuple[Run, ...]:
