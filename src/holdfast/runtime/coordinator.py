@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
 from holdfast.fidelity import losses, output_fidelity
-from holdfast.recovery import place, recover, room
+from holdfast.recovery import place, recover, room, with_costs
+from holdfast.replication import plan
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
+    CheckpointLost,
     CheckpointWanted,
     EpochArrived,
     EpochDone,
@@ -32,6 +34,7 @@ from holdfast.runtime.events import (
     Origin,
     Publish,
     Record,
+    ReplicasPlanned,
     Report,
     Run,
     RunBroken,
@@ -39,7 +42,7 @@ from holdfast.runtime.events import (
     Trim,
     Work,
 )
-from holdfast.runtime.replay import replay
+from holdfast.runtime.replay import Copy, Keep, feeding, replay
 from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
@@ -81,26 +84,31 @@ class Coordinator:
         self.pending: int | None = None
         self.runs: dict[int, Run] = {}
         self.halted = False
-        self.buffering = settings.recovery == "upstream-backup"
+        self.backup = settings.recovery == "upstream-backup"
+        self.buffering = self.backup or (settings.recovery == "incremental" and head > checkpoint)
         wanted = {query.sink for query in topology.queries} | {sink.name for sink in topology.sinks}
         self.output_tasks = frozenset(task for task in topology.tasks if task.operator in wanted)
         self._published: dict[Task, int] = {}
         self._rates = topology.rates.copy()
+        self._seconds: dict[Task, float] = {}
         self._measured = topology
         self._live: int | None = None
         self._replaying: int | None = None
         self._checkpointing: int | None = None
+        self._checkpointing_since = -1
         self._checkpoint_wanted = False
         self._answer_first = False
         self._lifted = False
         self._failed_at = head + 1
-        self._planned: tuple[Any, ...] = ()
-        self._blocked = 0
+        self._plan_due = True
+        self._blocked = {"epoch": 0, "replay": 0}
         self._next_run = 0
+        self._begun: dict[int, tuple[int, set[str]]] = {}
+        """Of each run under way: the checkpoint when it began, and the nodes that went since, even if they are back."""
+        self._whole_next = False
+        self._mute: set[Task] = set()
         self._out: list[Instruction] = []
-        for task in settings.replicas:
-            if task not in self.standing.tasks:
-                raise Invalid(f"replica {task}: only tasks with inputs are replicated; Spark reads sources anywhere")
+        self.replicated = self._checked_replicas(settings.replicas)
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do, now that this has happened."""
@@ -110,6 +118,7 @@ class Coordinator:
         match event:
             case NodesJoined():
                 self.standing.nodes.update({name: event.domains.get(name, name) for name in event.nodes})
+                self._lifted, self._plan_due = False, True
                 self._record("nodes joined", nodes=list(event.nodes), alive=len(self.standing.nodes))
             case NodesLost():
                 self._lost(event)
@@ -124,18 +133,62 @@ class Coordinator:
                 self._durable(event)
             case CheckpointBroken(epoch, reason):
                 self._checkpointing = None
+                self._checkpoint_wanted = True
                 self._record("checkpoint broken", epoch=epoch, reason=reason)
+            case CheckpointLost():
+                self._checkpoint_lost(event)
             case CheckpointWanted():
                 self._checkpoint_wanted = self.standing.head > self.standing.checkpoint
+            case ReplicasPlanned():
+                self._plan_replicas(event)
             case CapacityLifted():
-                self._lifted = True
+                self._lifted = self._plan_due = True
         if self._can_act():
+            self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
             self._run_epoch()
             self._run_replay()
             self._run_checkpoint()
         return self._out
+
+    def _checked_replicas(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+        for task in tasks:
+            if task not in self.standing.tasks:
+                raise Invalid(f"replica {task}: only tasks with inputs are replicated; Spark reads sources anywhere")
+        return tasks
+
+    def _plan_replicas(self, event: ReplicasPlanned) -> None:
+        self.replicated = self._checked_replicas(event.tasks)
+        wanted = set(event.tasks)
+        self.standing.replicas = {t: home for t, home in self.standing.replicas.items() if t in wanted}
+        self._record("replicas planned", tasks=[str(task) for task in event.tasks], why=event.why)
+
+    def replicas_within(self, budget: float) -> ReplicasPlanned:
+        """What the planner would replicate within this budget, by the rates and costs measured so far."""
+        topology = self.standing.measured(self._rates)
+        busy = sum(self._seconds.values()) / max(1, len(self._seconds))
+        if busy > 0:
+            topology = with_costs(topology, {task: seconds / busy for task, seconds in self._seconds.items()})
+        chosen = plan(topology, budget)
+        tasks = tuple(task for task in chosen.replicas if self.topology.inputs_of(task.operator))
+        basis = "measured" if busy > 0 else "declared"
+        why = (
+            f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: fidelity {chosen.fidelity:.3f}"
+        )
+        return ReplicasPlanned(tasks, f"{why} when everything else fails")
+
+    @property
+    def forks(self) -> frozenset[int]:
+        """The tentative forks that may still be asked for, those that runs under way begin included."""
+        begun = {work.fork for run in self.runs.values() for work in run.works if work.lane == "tentative"}
+        return frozenset(fork for _, fork in self.standing.forks.values()) | begun
+
+    @property
+    def _busy(self) -> set[tuple[Task, str]]:
+        """Copies that a replay under way is bringing forward."""
+        run = self.runs.get(self._replaying) if self._replaying is not None else None
+        return {(work.task, work.lane) for work in run.works} if run is not None else set()
 
     def _can_act(self) -> bool:
         return bool(self.standing.nodes) and not self.halted
@@ -155,12 +208,13 @@ class Coordinator:
         gone = {name for name in event.nodes if name in self.standing.nodes}
         if not gone:
             return
+        for _, went in self._begun.values():
+            went.update(gone)
         lost, promoted = self.standing.lose(gone)
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self.standing.measured(self._rates)
-        self._answer_first = True
-        if self.settings.recovery in ("incremental", "upstream-backup"):
-            self.buffering = True
+        self._answer_first = self._plan_due = True
+        self._buffer_if_down()
         self._record(
             "nodes lost",
             nodes=sorted(gone),
@@ -172,8 +226,22 @@ class Coordinator:
         if promoted:
             self._record("promoted", tasks=[str(task) for task in promoted], epoch=self._failed_at)
 
+    def _buffer_if_down(self) -> None:
+        """Adaptive buffering begins when something is down; a checkpoint after recovery ends it."""
+        if self.standing.down and self.settings.recovery == "incremental":
+            self.buffering = True
+
+    def _checkpoint_lost(self, event: CheckpointLost) -> None:
+        """Go on from an older checkpoint: what is to be restored is replayed from there, what lives is untouched."""
+        if event.epoch != self.standing.checkpoint:
+            return
+        self.standing.fall_back(event.fallback)
+        self._whole_next = self._checkpoint_wanted = True
+        self._record("checkpoint lost", epoch=event.epoch, fallback=event.fallback)
+
     def _forget(self, number: int) -> None:
         self.runs.pop(number, None)
+        self._begun.pop(number, None)
         if number == self._live:
             self._live = None
         if number == self._replaying:
@@ -183,73 +251,105 @@ class Coordinator:
         run = self.runs.get(event.run)
         if run is None:
             return
+        checkpoint, went = self._begun[event.run]
         self._forget(event.run)
-        if self._uncommitted([report for report in event.reports if report.status != "committed"]):
+        if self._uncommitted(run, [report for report in event.reports if report.status != "committed"]):
             return
         if run.live is not None:
             self.standing.head = max(self.standing.head, run.live)
         works = {(work.task, work.lane): work for work in run.works}
         for report in event.reports:
             if (report.task, report.lane) in works:
-                self._committed(works[report.task, report.lane], report)
+                work = works[report.task, report.lane]
+                if work.node not in went:
+                    self._committed(work, report, checkpoint == self.standing.checkpoint)
             elif report.lane == "exact" and run.live is not None:
                 self._rates[self.topology.index[report.task]] = report.rows_out
         self._publish(run, event.reports)
         if run.live is not None:
             self._answered(run, event.reports)
 
-    def _uncommitted(self, reports: list[Report]) -> bool:
+    def _uncommitted(self, run: Run, reports: list[Report]) -> bool:
         """A function that fails ends the job; state that is not where it should be is lost, and the run is repeated."""
-        failed = next((report for report in reports if report.status == "failed"), None)
-        missing = [report for report in reports if report.status == "missing"]
-        self._blocked = self._blocked + 1 if reports and not missing else 0
-        if failed is None and self._blocked > PATIENCE:
-            failed = reports[0]
+        by_status: dict[str, list[Report]] = {}
+        for report in reports:
+            by_status.setdefault(report.status, []).append(report)
+        failed = next((report for report in by_status.get("failed", ()) if report.lane != "tentative"), None)
+        for report in by_status.get("failed", ()):
+            if report.lane == "tentative":
+                # It was given less than it is made for: it has no say until its input is whole again.
+                self._mute.add(report.task)
+                self._record("mute", task=str(report.task), message=report.message)
+        for report in by_status.get("missing", ()):
+            self._record("missing", task=str(report.task), lane=report.lane, node=report.node, message=report.message)
+            self._drop_copy(run, report)
+        if set(by_status) == {"blocked"}:
+            # Kept outputs that are not there any more are the one thing that a receiver waits for in vain.
+            for task in run.buffers:
+                self.standing.buffers.pop(task, None)
+            self._blocked[run.kind] += 1
+            if self._blocked[run.kind] > PATIENCE:
+                failed = by_status["blocked"][0]
+        elif not by_status:
+            self._blocked[run.kind] = 0
         if failed is not None:
             self.halted = True
             self._record("failed", task=str(failed.task), message=failed.message)
             self._out.append(Halt(failed.message))
-        for report in missing:
-            self._record("missing", task=str(report.task), lane=report.lane, node=report.node, message=report.message)
-            self._drop_copy(report)
         return bool(reports)
 
-    def _drop_copy(self, report: Report) -> None:
+    def _drop_copy(self, run: Run, report: Report) -> None:
         standing, task = self.standing, report.task
         if report.lane == "replica":
-            standing.replicas.pop(task, None)
+            twin = standing.replicas.get(task)
+            if twin is not None and twin.node == report.node:
+                del standing.replicas[task]
+                return
         elif report.lane == "side":
             standing.side.pop(task, None)
-        elif task in standing.homes and standing.homes[task].node == report.node:
+            return
+        elif report.lane == "tentative" and any(
+            work.task == task and work.lane == "tentative" and work.origin == "local" for work in run.works
+        ):
+            standing.forks.pop(task, None)
+            return
+        if task in standing.homes and standing.homes[task].node == report.node:
             standing.drop_home(task)
+            self._plan_due = True
             self._failed_at = self.pending if self.pending is not None else standing.head + 1
+            self._buffer_if_down()
 
-    def _committed(self, work: Work, report: Report) -> None:
+    def _committed(self, work: Work, report: Report, side_holds: bool) -> None:
         standing, task = self.standing, work.task
+        home = standing.homes.get(task)
         if work.lane == "tentative":
-            if task in standing.homes and standing.homes[task].node == work.node:
+            if home is not None and home.node == work.node:
                 standing.forks[task] = (work.last, work.fork)
             return
         if work.lane == "side":
-            standing.side[task] = (work.node, work.last)
+            if side_holds:
+                standing.side[task] = (work.node, work.last)
             return
-        homes = standing.homes if work.lane == "exact" else standing.replicas
-        home = homes.get(task)
-        if home is None or home.node != work.node or home.position != work.start:
+        twin = standing.replicas.get(task)
+        if twin is not None and (twin.node, twin.position) == (work.node, work.start):
+            standing.replicas[task] = Home(work.node, work.last, fresh=False)
+        # A replica's work counts for the primary too: it may have been promoted while it ran.
+        if home is None or (home.node, home.position) != (work.node, work.start):
             return
-        homes[task] = Home(work.node, work.last, fresh=False)
-        if work.lane == "replica":
-            return
+        standing.homes[task] = Home(work.node, work.last, fresh=False)
         if work.last >= self._failed_at - 1:
             standing.cold.discard(task)
         if work.last >= standing.head:
             standing.forks.pop(task, None)
-        if work.keep:
+            self._mute.discard(task)
+        if work.keep and self.buffering:
             held = standing.buffers.get(task)
             grows = held is not None and held[0] == work.node and held[2] == work.first - 1
             standing.buffers[task] = (work.node, held[1] if held and grows else work.first, work.last)
         if not standing.down:
-            self._rates[self.topology.index[task]] = report.rows_out / (work.last - work.first + 1)
+            epochs = work.last - work.first + 1
+            self._rates[self.topology.index[task]] = report.rows_out / epochs
+            self._seconds[task] = report.seconds / epochs
 
     def _publish(self, run: Run, reports: tuple[Report, ...]) -> None:
         final, tentative = [], []
@@ -295,10 +395,16 @@ class Coordinator:
     def _durable(self, event: CheckpointDurable) -> None:
         standing = self.standing
         self._checkpointing = None
+        if self._checkpointing_since not in (-1, standing.checkpoint):
+            # It holds what changed since a checkpoint that turned out damaged meanwhile.
+            self._record("checkpoint broken", epoch=event.epoch, reason="built upon a damaged one")
+            return
         standing.checkpoint = event.epoch
         standing.side.clear()
+        standing.raise_to_checkpoint(self._busy)
+        self._whole_next = False
         if not standing.down and not standing.cold:
-            self.buffering = self.settings.recovery == "upstream-backup"
+            self.buffering = self.backup
         standing.buffers = {
             task: (node, max(first, event.epoch + 1), last)
             for task, (node, first, last) in standing.buffers.items()
@@ -313,21 +419,20 @@ class Coordinator:
         """Place what is down, as far as there is room, in the scheduler's order."""
         standing = self.standing
         down = frozenset(standing.down)
-        question = (down, tuple(standing.nodes), self._lifted, len(standing.replicas))
-        if not down or question == self._planned:
+        if not down or not self._plan_due:
             return
-        self._planned = question
+        self._plan_due = False
         nodes = standing.loads(self._capacity())
         capacity = room(nodes, ceiling=1.0)
         plan = recover(self._measured, down, capacity, self.settings.scheduler)
         if self.settings.recovery == "blocking" and len(plan.recover) < len(down):
             self._record("waiting", down=len(down), capacity=capacity, why="blocking recovery waits for room for all")
             return
-        shun = {task: [standing.nodes[twin.node]] for task, twin in standing.replicas.items()}
-        placement = place(self.topology, plan.recover, nodes, ceiling=1.0, avoid=shun)
+        placement = place(self.topology, plan.recover, nodes, ceiling=1.0)
         for task, node in placement.nodes.items():
             standing.place(task, node)
         still = [task for task in down if task not in standing.homes]
+        self._buffer_if_down()
         self._record(
             "recovery plan",
             scheduler=plan.algorithm,
@@ -345,7 +450,7 @@ class Coordinator:
             return 1e12
         if self.settings.capacity is not None:
             return self.settings.capacity
-        copies = [*self.standing.tasks, *self.settings.replicas]
+        copies = [*self.standing.tasks, *self.replicated]
         total = sum(self.topology.operator[task.operator].costs[task.number] for task in copies)
         return 2.0 * total / self.settings.nodes
 
@@ -353,7 +458,7 @@ class Coordinator:
         standing = self.standing
         if standing.down or standing.head - standing.checkpoint > HANDOVER or self._checkpointing is not None:
             return
-        missing = [task for task in self.settings.replicas if task not in standing.replicas]
+        missing = [task for task in self.replicated if task not in standing.replicas]
         if not missing or len(standing.nodes) < 2:
             return
         shun = {task: [standing.nodes[standing.homes[task].node]] for task in missing}
@@ -374,7 +479,7 @@ class Coordinator:
             self._epoch_done(epoch)
             return
         behind = standing.behind()
-        if behind and not standing.down and epoch - 1 - min(copy.position for copy in behind) <= HANDOVER:
+        if behind and not standing.down and self._joins_soon(behind, epoch):
             return
         if self.settings.recovery == "blocking" and (standing.down or standing.cold):
             return
@@ -384,12 +489,19 @@ class Coordinator:
             return
         self._live = self._start(Run(self._next_run, "epoch", tuple(works), live=epoch))
 
+    @staticmethod
+    def _joins_soon(behind: list[Copy], epoch: int) -> bool:
+        """Whether to hold the epoch for those behind: few epochs, and nobody whose state is still to be restored."""
+        lag = epoch - 1 - min(copy.position for copy in behind)
+        return lag <= HANDOVER and not any(copy.origin == "checkpoint" and copy.position >= 0 for copy in behind)
+
     def _exact_works(self, exact: NDArray[np.bool_], epoch: int) -> list[Work]:
         standing, works = self.standing, []
+        wanting = feeding(self.topology, np.ones_like(exact) if self.backup else ~exact) & self.buffering
         for task in standing.tasks:
             if not exact[self.topology.index[task]]:
                 continue
-            keep = self.buffering and bool(self.topology.outputs_of(task.operator))
+            keep = bool(wanting[self.topology.index[task]])
             for lane, home in (("exact", standing.homes[task]), ("replica", standing.replicas.get(task))):
                 if home is not None and home.position == epoch - 1:
                     origin: Origin = "checkpoint" if home.fresh else "local"
@@ -403,7 +515,10 @@ class Coordinator:
         able = [
             task
             for task in standing.tasks
-            if not exact[self.topology.index[task]] and task in standing.homes and task not in standing.cold
+            if not exact[self.topology.index[task]]
+            and task in standing.homes
+            and task not in standing.cold
+            and task not in self._mute
         ]
         if not able:
             return []
@@ -416,8 +531,10 @@ class Coordinator:
             if fidelity <= 0:
                 continue
             home = standing.homes[task]
-            start, fork = standing.forks.get(task, (home.position, self._next_run))
-            origin: Origin = "local" if task in standing.forks else "checkpoint" if home.fresh else "fork"
+            start, fork = standing.forks.get(task, (-1, 0))
+            origin: Origin = "local"
+            if start < home.position or task not in standing.forks:
+                start, fork, origin = home.position, self._next_run, "checkpoint" if home.fresh else "fork"
             works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=fidelity, fork=fork))
         return works
 
@@ -431,8 +548,9 @@ class Coordinator:
             return
         last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)
         buffers = {} if self.settings.recovery == "source-replay" else standing.buffers
+        keep: Keep = ("all" if self.backup else "wanted") if self.buffering else "none"
         works, read = replay(
-            self.topology, behind, standing.ahead(), standing.checkpoint, standing.side, buffers, last, self.buffering
+            self.topology, behind, standing.ahead(), standing.checkpoint, standing.side, buffers, last, keep
         )
         self._replaying = self._start(Run(self._next_run, "replay", works, buffers=read))
         self._record(
@@ -448,6 +566,7 @@ class Coordinator:
     def _start(self, run: Run) -> int:
         self._next_run += 1
         self.runs[run.number] = run
+        self._begun[run.number] = (self.standing.checkpoint, set())
         self._out.append(run)
         return run.number
 
@@ -456,7 +575,7 @@ class Coordinator:
         if self._checkpointing is not None or self._live is not None or standing.head <= standing.checkpoint:
             return
         age = standing.head - standing.checkpoint
-        recovered = self.buffering and self.settings.recovery != "upstream-backup"
+        recovered = self.buffering and not self.backup
         if not (age >= self.settings.checkpoint_every or self._checkpoint_wanted or recovered):
             return
         if standing.down or any(home.position < standing.head for home in standing.homes.values()):
@@ -464,14 +583,15 @@ class Coordinator:
         self._checkpoint_wanted = False
         self._checkpointing = standing.head
         nodes = {task: home.node for task, home in standing.homes.items()}
-        self._out.append(Checkpoint(standing.head, standing.checkpoint, nodes))
+        self._checkpointing_since = -1 if self._whole_next else standing.checkpoint
+        self._out.append(Checkpoint(standing.head, self._checkpointing_since, nodes))
 
     def _record(self, what: str, **fields: Any) -> None:
         self._out.append(Record(what, fields))
 
     def check(self) -> None:
         """Assert what must always hold; the message tells what does not."""
-        wrong = list(self.standing.check())
+        wrong = list(self.standing.check(self._busy))
         if not self.buffering and self.standing.buffers:
             wrong.append(f"buffers are kept although nothing is down: {sorted(map(str, self.standing.buffers))[:3]}")
         if wrong:

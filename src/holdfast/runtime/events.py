@@ -34,7 +34,7 @@ class Work:
     keep: bool = False
     fidelity: float = 1.0
     fork: int = 0
-    """Of a tentative lane: which fork this is, by the run that began it."""
+    """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
 
     @property
     def epochs(self) -> range:
@@ -135,20 +135,22 @@ class NodesLost:
 
 @dataclass(frozen=True, slots=True)
 class EpochArrived:
-    """The source has an epoch. ``journalled``: its rows are in the journal already (a restart)."""
+    """The source has an epoch; after a restart perhaps one whose rows are in the journal already."""
 
     epoch: int
-    journalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of one work. ``reached``: the last epoch whose version is committed on the node."""
+    """What became of one work. ``reached``: the last epoch whose version is committed on the node.
+
+    ``damaged``: the durable checkpoint it was to start from is not whole; ``CheckpointLost`` must be told first.
+    """
 
     task: Task
     lane: Lane
     node: str
-    status: Literal["committed", "missing", "blocked", "failed"]
+    status: Literal["committed", "missing", "blocked", "damaged", "failed"]
     reached: int
     rows_in: int = 0
     rows_out: int = 0
@@ -187,8 +189,27 @@ class CheckpointBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointLost:
+    """The durable checkpoint of this epoch turned out damaged; ``fallback`` is the newest whole one, -1 for none.
+
+    The journal must reach back to the fallback. To be told before the run that found it out is reported.
+    """
+
+    epoch: int
+    fallback: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointWanted:
     """Somebody asks for a checkpoint now: the input has ended, or a person said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasPlanned:
+    """From now on these tasks shall have replicas, and no others. ``why`` goes into the history."""
+
+    tasks: tuple[Task, ...]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +225,8 @@ Event = (
     | RunBroken
     | CheckpointDurable
     | CheckpointBroken
+    | CheckpointLost
     | CheckpointWanted
+    | ReplicasPlanned
     | CapacityLifted
 )

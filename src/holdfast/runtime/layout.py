@@ -105,3 +105,24 @@ def _present(run: Run) -> dict[Task, tuple[tuple[int, int], ...]]:
     for task, (_, first, last) in run.buffers.items():
         present[task] = (*present.get(task, ()), (first, last))
     return present
+
+
+def absent_barrier(topology: Topology, layout: Layout, task: Task, epoch: int, blocks: Iterable[Block]) -> str:
+    """The first barrier of an epoch that this task should have got and did not; "" when all are there."""
+    listed = list(blocks)
+    came = {block.sender for block in listed}
+    from_sources = False
+    for stream in topology.inputs_of(task.operator):
+        if not topology.inputs_of(stream.source):
+            from_sources |= stream.partitioning == "full"
+            continue
+        for number in topology.senders(stream, task.number):
+            sender = Task(stream.source, number)
+            if sender not in came and layout.sends(sender, epoch):
+                return str(sender)
+    if from_sources:
+        pieces = {block.piece for block in listed if not topology.inputs_of(block.sender.operator)}
+        expected = layout.pieces.get(epoch, 0)
+        if len(pieces) < expected:
+            return f"{expected - len(pieces)} of {expected} parts of the batch"
+    return ""

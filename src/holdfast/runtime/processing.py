@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, State, Step
 from holdfast.runtime.blocks import Block, encode
 from holdfast.state import Change, KeyRange, Routing, StateSchema, TaskState, hash_keys
-from holdfast.topology import Stream, Task
+from holdfast.topology import Stream, Task, Topology
 
 WATERMARK = "_watermark"
 _WATERMARKS = StateSchema(pa.schema([("input", pa.string())]), pa.schema([("stamp", pa.int64())]))
@@ -47,6 +47,23 @@ def state_schemas(pipeline: Pipeline, step: Step) -> dict[str, StateSchema]:
     """The tables of an operator: its own, and the watermark if it keeps one."""
     tables = dict(step.operator.tables)
     return {**tables, WATERMARK: _WATERMARKS} if step.name in pipeline.timed else tables
+
+
+def coordinated(pipeline: Pipeline) -> Topology:
+    """The topology as the coordinator sees it.
+
+    A source costs nothing, since it is read wherever there is room; an operator that keeps a watermark has state.
+    """
+    topology = pipeline.topology
+    return replace(
+        topology,
+        operators=tuple(
+            replace(operator, stateful=bool(state_schemas(pipeline, pipeline.by_name[operator.name])))
+            if topology.inputs_of(operator.name)
+            else replace(operator, costs=(0.0,) * operator.parallelism)
+            for operator in topology.operators
+        ),
+    )
 
 
 def empty_state(pipeline: Pipeline, step: Step, epoch: int) -> TaskState:

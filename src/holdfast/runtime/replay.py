@@ -33,6 +33,8 @@ class Copy:
 
 
 Buffers = Mapping[Task, tuple[str, int, int]]
+Keep = Literal["none", "wanted", "all"]
+"""Whose outputs are kept: nobody's, those of tasks with a receiver that stays behind, everybody's."""
 
 
 def replay(
@@ -43,12 +45,12 @@ def replay(
     side: Mapping[Task, tuple[str, int]],
     buffers: Buffers,
     last: int,
-    keep: bool = False,
+    keep: Keep = "none",
 ) -> tuple[tuple[Work, ...], Buffers]:
     """The works that bring these copies to epoch ``last``, and the buffers they read.
 
     ``ahead``: node and position of every live task; ``side``: where earlier replays left a side, on which node;
-    ``keep``: the outputs of what catches up are kept, since somebody downstream may still be down.
+    ``keep``: whose outputs are kept of what catches up, since somebody downstream may stay behind.
     O(tasks x streams), whatever the number of substreams.
     """
     behind = list(behind)
@@ -82,16 +84,25 @@ def replay(
             if until <= low[index]:
                 continue
             origin, start = _side_start(operator.stateful, task, int(low[index]), checkpoint, side)
-            works.append(Work(task, _side_node(task, side, ahead, origin), "side", origin, start, start + 1, until))
+            node = _side_node(task, side, ahead, origin)
+            works.append(Work(task, node, "side", origin, start, start + 1, until, fork=checkpoint))
             starts[index] = min(starts[index], start)
             ends[index] = max(ends[index], until)
         for stream in streams:
             up = topology.span[stream.source]
             low[up] = np.minimum(low[up], upward(topology, stream, starts[span], np.minimum, NEVER))
             high[up] = np.maximum(high[up], upward(topology, stream, ends[span], np.maximum, -NEVER))
+    wanting = np.zeros(count, np.bool_)
+    if keep != "none":
+        there = np.zeros(count, np.bool_)
+        for task, (_, reached) in ahead.items():
+            there[topology.index[task]] = reached >= last
+        for copy in behind:
+            there[topology.index[copy.task]] |= copy.lane == "exact"
+        wanting = feeding(topology, np.ones(count, np.bool_) if keep == "all" else ~there)
     for copy in behind:
         if copy.position < last:
-            kept = keep and copy.lane == "exact" and bool(topology.outputs_of(copy.task.operator))
+            kept = copy.lane == "exact" and bool(wanting[topology.index[copy.task]])
             works.append(
                 Work(copy.task, copy.node, copy.lane, copy.origin, copy.position, copy.position + 1, last, kept)
             )
@@ -129,6 +140,15 @@ def upward(
     result = np.full(n1, neutral, np.int64)
     combine.at(result, np.arange(n2) * n1 // n2, values)  # type: ignore[attr-defined]
     return result
+
+
+def feeding(topology: Topology, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which tasks feed a marked one directly."""
+    found = np.zeros(len(marks), np.int64)
+    for stream in topology.streams:
+        up, down = topology.span[stream.source], topology.span[stream.target]
+        found[up] |= upward(topology, stream, marks[down].astype(np.int64), np.maximum, 0)
+    return found.astype(np.bool_)
 
 
 def downward(topology: Topology, stream: Stream, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ The coordinator's memory, with the questions it asks of it; no decisions here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -88,6 +88,26 @@ class Standing:
             self.cold.add(task)
         return True
 
+    def raise_to_checkpoint(self, busy: Collection[tuple[Task, str]]) -> None:
+        """Copies that have not come to the checkpoint begin from it; those that a run is busy with, when it ends."""
+        for lane, homes in (("exact", self.homes), ("replica", self.replicas)):
+            for task, home in homes.items():
+                if home.position < self.checkpoint and (task, lane) not in busy:
+                    homes[task] = Home(home.node, self.checkpoint, fresh=True)
+                    if lane == "exact" and self.checkpoint >= self.head:
+                        self.cold.discard(task)
+
+    def fall_back(self, epoch: int) -> None:
+        """The checkpoint is lost: copies whose state was still in it begin from an older one, and are cold again."""
+        lost, self.checkpoint = self.checkpoint, epoch
+        self.side.clear()
+        for homes in (self.homes, self.replicas):
+            for task, home in homes.items():
+                if home.fresh and home.position <= lost and self.topology.operator[task.operator].stateful:
+                    homes[task] = Home(home.node, epoch, fresh=True)
+                    if homes is self.homes and epoch < self.head:
+                        self.cold.add(task)
+
     def exact(self, epoch: int) -> NDArray[np.bool_]:
         """Which tasks can process this epoch exactly: their state is at the one before, as is everything upstream."""
         able = np.ones(len(self.topology.tasks), np.bool_)
@@ -148,21 +168,21 @@ class Standing:
             ),
         )
 
-    def check(self) -> Iterable[str]:
-        """What is wrong with where things stand: nothing, ever."""
+    def check(self, busy: Collection[tuple[Task, str]] = ()) -> Iterable[str]:
+        """What is wrong with where things stand: nothing, ever. ``busy``: copies that a run is working on."""
         for task, twin in self.replicas.items():
             home = self.homes.get(task)
             if home is None:
                 yield f"{task} has a replica and no primary"
             elif self.nodes.get(home.node) == self.nodes.get(twin.node):
                 yield f"{task} and its replica share {home.node}"
-        for what, homes in (("primary", self.homes), ("replica", self.replicas)):
+        for what, lane, homes in (("primary", "exact", self.homes), ("replica", "replica", self.replicas)):
             for task, home in homes.items():
                 if home.node not in self.nodes:
                     yield f"the {what} of {task} lives on {home.node}, which is gone"
                 if home.position > self.head:
                     yield f"the {what} of {task} is at epoch {home.position}, beyond the head {self.head}"
-                if home.position < self.checkpoint:
+                if home.position < self.checkpoint and (task, lane) not in busy:
                     yield f"the {what} of {task} is at {home.position}, before the checkpoint {self.checkpoint}"
         for task in self.forks:
             if task not in self.homes:

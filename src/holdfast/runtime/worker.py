@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, once, pack, unpack
 from holdfast.runtime.events import Report, Work
-from holdfast.runtime.layout import Feed, Layout
+from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.outputs import stage
 from holdfast.runtime.processing import (
     TaskFailed,
@@ -118,10 +118,10 @@ class Worker:
         for feed in feeds:
             sent += self._kept(order, feed)
         for work in works:
+            self._sweep(order, work.node)
             blocks, report = self._one(order, work, waiting)
             sent += blocks
             reports.append(report)
-            self._sweep(order, work.node)
         return sent, reports
 
     def _one(
@@ -146,12 +146,12 @@ class Worker:
             state = self._state(order, work)
             for epoch in work.epochs:
                 blocks = once(waiting.get((task, epoch), ()))
-                if absent := self._absent(order.layout, task, epoch, blocks):
+                if absent := absent_barrier(self.pipeline.topology, order.layout, task, epoch, blocks):
                     return [], report("blocked", f"epoch {epoch}: no block from {absent}")
                 self._remember_schemas(task, blocks)
-                made = process(
-                    self.pipeline, task, state, blocks, epoch, self.context.verify, self._known_schemas(task)
-                )
+                # What another node has or has not seen before must not show in an exact answer.
+                known = self._known_schemas(task) if work.lane == "tentative" else None
+                made = process(self.pipeline, task, state, blocks, epoch, self.context.verify, known)
                 state = self._commit(order, work, made.state, made.changes, epoch)
                 if made.output is not None and made.output.num_rows:
                     rows_out += made.output.num_rows
@@ -175,28 +175,11 @@ class Worker:
             return [], report("missing", str(error))
         except TaskFailed as error:
             return [], report("failed", str(error))
+        except Unrecoverable as error:
+            return [], report("damaged", str(error))
         except HoldfastError as error:
             return [], report("failed", f"task {task}, epoch {reached + 1}: {error}")
         return sent, report("committed", state=state)
-
-    def _absent(self, layout: Layout, task: Task, epoch: int, blocks: Sequence[Block]) -> str:
-        """The first barrier that should have come and did not."""
-        came = {(block.sender, block.piece) for block in blocks}
-        topology = self.pipeline.topology
-        for stream in topology.inputs_of(task.operator):
-            if not topology.inputs_of(stream.source):
-                continue
-            for number in topology.senders(stream, task.number):
-                sender = Task(stream.source, number)
-                if layout.sends(sender, epoch) and (sender, 0) not in came:
-                    return str(sender)
-        pieces = {block.piece for block in blocks if not topology.inputs_of(block.sender.operator)}
-        full = any(
-            not topology.inputs_of(s.source) and s.partitioning == "full" for s in topology.inputs_of(task.operator)
-        )
-        if full and len(pieces) < layout.pieces.get(epoch, 0):
-            return f"{layout.pieces[epoch] - len(pieces)} of {layout.pieces[epoch]} parts of the batch"
-        return ""
 
     # State
 
@@ -278,13 +261,16 @@ class Worker:
             return
         moved = self._swept.get(folder, (order.retain, order.forks))[0] != order.retain
         self._swept[folder] = (order.retain, order.forks)
-        live = {f"fork-{fork}" for fork in order.forks}
         for path in Path(folder).glob("fork-*"):
-            if path.name not in live:
+            # A fork that is younger than this order is none of its business: another run has begun it meanwhile.
+            fork = int(path.name.removeprefix("fork-"))
+            if fork < order.run and fork not in order.forks:
                 shutil.rmtree(path, ignore_errors=True)
         if not moved:
             return
-        shutil.rmtree(Path(folder) / "side", ignore_errors=True)
+        for path in Path(folder).glob("side-*"):
+            if int(path.name.removeprefix("side-")) < order.retain:
+                shutil.rmtree(path, ignore_errors=True)
         for path in Path(folder).glob("kept/*/*.blocks"):
             if int(path.stem) <= order.retain:
                 path.unlink(missing_ok=True)
@@ -335,7 +321,7 @@ def branch_of(work: Work) -> str:
     """Where the versions of a lane are: a replica's are in the main branch, so that to promote it is to do nothing."""
     if work.lane == "tentative":
         return f"fork-{work.fork}"
-    return "side" if work.lane == "side" else "main"
+    return f"side-{work.fork}" if work.lane == "side" else "main"
 
 
 def journal_name(piece: int) -> str:

@@ -1,0 +1,166 @@
+"""What must hold after every event of a simulation, whatever fails: checked against the coordinator and the store.
+
+A breach raises at once, so that the history ends where it happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.runtime.events import (
+    CheckpointDurable,
+    EpochDone,
+    Event,
+    Instruction,
+    Publish,
+    Record,
+    Run,
+)
+from holdfast.runtime.simulation.engines import Output, same
+from holdfast.runtime.simulation.shell import Simulation
+from holdfast.topology import Task
+
+
+class Breach(AssertionError):
+    """An invariant does not hold; the message says which."""
+
+
+class Auditor:
+    """Watches one simulation. ``expected``: the output of a run in which nothing fails; None when only costs run."""
+
+    def __init__(self, expected: Output | None) -> None:
+        self.expected = expected
+        self.events = 0
+        self._published: set[tuple[int, Task]] = set()
+        self._restarts = 0
+        self._done = -1
+        self.simulation: Simulation | None = None
+
+    def watch(self, event: Event, answer: list[Instruction]) -> None:
+        simulation = self.simulation
+        assert simulation is not None
+        self.events += 1
+        if simulation.restarts != self._restarts:
+            self._restarts = simulation.restarts
+            self._published.clear()
+        try:
+            simulation.coordinator.check()
+        except AssertionError as error:
+            raise Breach(str(error)) from None
+        for instruction in answer:
+            match instruction:
+                case Record("missing", fields):
+                    raise Breach(f"the coordinator believes in a state that is not there: {fields['message']}")
+                case Run():
+                    self._run(instruction)
+                case Publish(kind="final"):
+                    self._final(instruction)
+                case Publish():
+                    self._tentative(instruction)
+                case EpochDone(epoch):
+                    self._answered(epoch)
+                case _:
+                    pass
+        if isinstance(event, CheckpointDurable):
+            self._empty_buffers()
+
+    def _run(self, run: Run) -> None:
+        """One primary for each task, on a live node; nobody does the same work twice at once."""
+        simulation = self.simulation
+        assert simulation is not None
+        standing = simulation.coordinator.standing
+        under_way = [other for number, other in simulation.coordinator.runs.items() if number != run.number]
+        if any(other.kind == run.kind for other in under_way):
+            raise Breach(f"run {run.number}: another {run.kind} run is under way")
+        seen: set[tuple[Task, str]] = {
+            (w.task, w.lane) for other in under_way for w in other.works if w.lane in ("exact", "replica")
+        }
+        for work in run.works:
+            if work.node not in standing.nodes:
+                raise Breach(f"run {run.number}: {work.task} is to run on {work.node}, which is gone")
+            if (work.task, work.lane) in seen:
+                raise Breach(f"run {run.number}: the {work.lane} copy of {work.task} is worked on twice at once")
+            seen.add((work.task, work.lane))
+            if work.lane == "tentative" and not 0 < work.fidelity <= 1:
+                raise Breach(f"run {run.number}: tentative {work.task} with a fidelity of {work.fidelity}")
+            homes = standing.homes if work.lane != "replica" else standing.replicas
+            if work.lane != "side" and (work.task not in homes or homes[work.task].node != work.node):
+                raise Breach(f"run {run.number}: {work.task} ({work.lane}) does not live on {work.node}")
+        for task, (node, _, _) in run.buffers.items():
+            if node not in standing.nodes:
+                raise Breach(f"run {run.number}: the buffer of {task} is on {node}, which is gone")
+
+    def _final(self, wanted: Publish) -> None:
+        """No final output is repeated or contradicted, and none of it comes from a fork."""
+        simulation = self.simulation
+        assert simulation is not None
+        for epoch, task in wanted.outputs:
+            if (epoch, task) in self._published:
+                raise Breach(f"the final output of {task} in epoch {epoch} is published twice")
+            self._published.add((epoch, task))
+            if self.expected is None:
+                continue
+            output = simulation.staged(wanted.run, "exact", epoch, task)
+            if (epoch, task) not in self.expected:
+                raise Breach(f"final output of {task} in epoch {epoch}, where there should be none: {brief(output)}")
+            if not same(output, self.expected[epoch, task]):
+                raise Breach(
+                    f"the final output of {task} in epoch {epoch} is {brief(output)}, "
+                    f"undisturbed it is {brief(self.expected[epoch, task])}"
+                )
+
+    def _tentative(self, wanted: Publish) -> None:
+        simulation = self.simulation
+        assert simulation is not None
+        for epoch, task in wanted.outputs:
+            if (epoch, task) in simulation.store.final:
+                raise Breach(f"a tentative output of {task} in epoch {epoch} comes after the final one")
+
+    def _answered(self, epoch: int) -> None:
+        """Epochs are answered in order, and what was answered can be replayed."""
+        simulation = self.simulation
+        assert simulation is not None
+        if epoch > self._done + 1:
+            raise Breach(f"epoch {epoch} is answered, but {self._done + 1} was not")
+        self._done = max(self._done, epoch)
+        store = simulation.store
+        if epoch not in store.journal and epoch > max(store.checkpoints, default=-1):
+            raise Breach(f"epoch {epoch} is answered, but it is not in the journal")
+
+    def _empty_buffers(self) -> None:
+        simulation = self.simulation
+        assert simulation is not None
+        coordinator = simulation.coordinator
+        standing = coordinator.standing
+        whole = not standing.down and all(home.position >= standing.checkpoint for home in standing.homes.values())
+        if whole and standing.buffers and not coordinator.backup and not standing.cold:
+            raise Breach("buffers are kept although nothing is down and a checkpoint was made")
+
+    def finish(self) -> None:
+        """Everything is recovered and caught up, and no final output is missing."""
+        simulation = self.simulation
+        assert simulation is not None
+        standing = simulation.coordinator.standing
+        if standing.down or any(home.position < standing.head for home in standing.homes.values()):
+            raise Breach("the job has ended, but something is still down or behind")
+        if standing.buffers and not simulation.coordinator.backup:
+            raise Breach("the job has ended and is whole, but buffers are kept")
+        if self.expected is None:
+            return
+        if lost := [key for key in self.expected if key not in simulation.store.final]:
+            raise Breach(f"the final output of {lost[0][1]} in epoch {lost[0][0]} was lost ({len(lost)} in all)")
+
+
+def audited(simulation: Simulation, expected: Output | None) -> Auditor:
+    """Run this simulation with an auditor watching it; Breach or Unfinished if it goes wrong."""
+    auditor = Auditor(expected)
+    auditor.simulation = simulation
+    simulation.watch = auditor.watch
+    simulation.run()
+    auditor.finish()
+    return auditor
+
+
+def brief(value: Any) -> str:
+    text = value.hex() if isinstance(value, bytes) else " ".join(str(value).split())
+    return text if len(text) <= 120 else text[:117] + "..."

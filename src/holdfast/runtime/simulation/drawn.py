@@ -1,0 +1,164 @@
+"""Scenarios drawn from a seed: topologies, settings, timings and fault scripts, for the fuzzer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from holdfast.runtime.coordinator import RECOVERIES, Settings
+from holdfast.runtime.faults import Fault, When
+from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.topology import Operator, Partitioning, Query, Stream, Topology
+
+SCHEDULERS = ("incremental", "incremental", "best-density", "operator-centric", "topological", "dynamic")
+
+
+def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | None = None) -> Scenario:
+    """The scenario of this seed; always the same one. Given a topology, only the rest is drawn."""
+    draw = Random(seed)
+    topology = topology or drawn_topology(draw)
+    nodes = draw.randint(1, 6)
+    names = [f"node-{number}" for number in range(nodes)]
+    epochs = epochs or draw.randint(2, 14)
+    timing = _timing(draw)
+    racks = draw.choice((0, 0, 2, 3))
+    domains = {name: f"rack-{number % racks}" for number, name in enumerate(names)} if racks else {}
+    span = max(epochs * timing.interval, epochs * 0.3)
+    faults = [_fault(draw, names, epochs, span, domains) for _ in range(draw.choice((0, 1, 1, 2, 2, 3, 4, 6)))]
+    # Whoever was killed is back in the end, so that the job can come to its end.
+    back = draw.choice((None, None, round(draw.uniform(0.2, 5), 3)))
+    if back is None and any(fault.when.epoch is not None for fault in faults):
+        back = 3.0
+    faults.append(Fault("join", When(seconds=round(span + draw.uniform(1, 20), 3)), tuple(names)))
+    return Scenario(
+        topology,
+        _settings(draw, topology, nodes),
+        nodes,
+        epochs,
+        tuple(faults),
+        timing,
+        domains,
+        replace=back,
+        seed=seed,
+        longest=5000.0,
+    )
+
+
+def drawn_topology(draw: Random) -> Topology:
+    """One or two sources and up to four operators behind them, with every kind of stream."""
+    widths = [draw.randint(1, 3) for _ in range(draw.choice((1, 1, 2)))]
+    sources = [Operator(f"S{number}", width, costs=(0.0,) * width) for number, width in enumerate(widths)]
+    operators: list[Operator] = list(sources)
+    streams: list[Stream] = []
+    unread = [operator.name for operator in sources]
+    count = draw.randint(max(1, len(sources) - 1), 4)
+    for number in range(count):
+        width = draw.randint(1, 3)
+        fan = 2 if len(operators) > 1 and draw.random() < 0.35 else 1
+        if number == count - 1:
+            fan = max(fan, len([name for name in unread if name.startswith("S")]))
+        ranked = [((each.name not in unread, each not in sources, draw.random()), each) for each in operators]
+        chosen = [each for _, each in sorted(ranked, key=lambda pair: pair[0])][:fan]
+        name = f"O{number}"
+        costs = tuple(float(draw.choice((1, 1, 1, 2))) for _ in range(width))
+        inputs = "correlated" if len(chosen) > 1 and draw.random() < 0.5 else "independent"
+        operators.append(
+            Operator(name, width, costs=costs, inputs=inputs, stateful=draw.random() < 0.7)  # type: ignore[arg-type]
+        )
+        for source in chosen:
+            streams.append(Stream(source.name, name, _partitioning(draw, source.parallelism, width)))
+            if source.name in unread:
+                unread.remove(source.name)
+        unread.append(name)
+    fed = {stream.source for stream in streams}
+    queries = [
+        Query(operator.name, float(draw.randint(1, 3)))
+        for operator in operators
+        if not operator.name.startswith("S") and (operator.name not in fed or draw.random() < 0.2)
+    ]
+    return Topology(tuple(operators), tuple(streams), tuple(queries))
+
+
+def _partitioning(draw: Random, upstream: int, downstream: int) -> Partitioning:
+    if draw.random() < 0.5:
+        return "full"
+    if upstream == downstream:
+        return "one-to-one"
+    return "merge" if upstream > downstream else "split"
+
+
+def _timing(draw: Random) -> Timing:
+    return Timing(
+        interval=draw.choice((0.0, 0.2, 1.0)),
+        run=round(draw.uniform(0.01, 0.2), 3),
+        level=round(draw.uniform(0.01, 0.1), 3),
+        unit=round(draw.uniform(0.0, 0.1), 3),
+        restore=round(draw.uniform(0.0, 0.5), 3),
+        checkpoint=round(draw.choice((0.05, 0.5, 2.0)), 3),
+        detect=round(draw.choice((0.01, 0.1, 0.5)), 3),
+        report=round(draw.choice((0.001, 0.05)), 3),
+        patience=round(draw.choice((1.0, 10.0)), 3),
+        restart=round(draw.uniform(0.1, 2.0), 3),
+    )
+
+
+def _settings(draw: Random, topology: Topology, nodes: int) -> Settings:
+    tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
+    total = sum(topology.operator[task.operator].costs[task.number] for task in tasks)
+    replicas = tuple(draw.sample(tasks, draw.randint(0, len(tasks)))) if draw.random() < 0.6 else ()
+    return Settings(
+        nodes=nodes,
+        checkpoint_every=draw.randint(1, 8),
+        replicas=replicas,
+        scheduler=draw.choice(SCHEDULERS),
+        recovery=draw.choice((RECOVERIES[0], RECOVERIES[0], *RECOVERIES)),
+        capacity=draw.choice((None, None, total / nodes * draw.uniform(1, 3), 1000.0)),
+        replay_chunk=draw.choice((1, 2, 3, 8)),
+    )
+
+
+def _fault(draw: Random, names: list[str], epochs: int, span: float, domains: dict[str, str]) -> Fault:
+    whom = tuple(sorted(draw.sample(names, draw.randint(1, len(names)))))
+    when = When(seconds=round(draw.uniform(0, span), 3))
+    if draw.random() < 0.3:
+        when = When(epoch=draw.randrange(epochs))
+    what = draw.choice(("kill", "kill", "kill", "kill", "join", "slow", "unreachable", "fill", "damage", "restart"))
+    lasting = round(draw.uniform(0.05, 5), 3)
+    match what:
+        case "kill" if domains and draw.random() < 0.3:
+            return Fault("kill", when, domain=draw.choice(sorted(set(domains.values()))))
+        case "kill" | "join":
+            return Fault(what, when, whom)
+        case "slow":
+            return Fault("slow", when, whom, seconds=lasting, factor=float(draw.choice((2, 5, 20))))
+        case "unreachable":
+            return Fault("unreachable", when, whom, seconds=lasting)
+        case "fill":
+            return Fault("fill", when, seconds=lasting)
+    return Fault(what, when)  # type: ignore[arg-type]
+
+
+def simpler(scenario: Scenario) -> list[Scenario]:
+    """Scenarios that are a little simpler than this one, the greatest steps first; the last fault, a join, stays."""
+    found: list[Scenario] = []
+    count = len(scenario.faults) - 1
+    for size in (count // 2, 1):
+        for start in range(0, count, size) if size else ():
+            kept = scenario.faults[:start] + scenario.faults[start + size :]
+            found.append(replace(scenario, faults=kept))
+    least = 1 + max((fault.when.epoch or 0 for fault in scenario.faults), default=0)
+    shorter = sorted({max(scenario.epochs // 2, least), scenario.epochs - 1})
+    found += [replace(scenario, epochs=epochs) for epochs in shorter if least <= epochs < scenario.epochs]
+    settings, plain = scenario.settings, Settings(nodes=scenario.settings.nodes)
+    for what in ("replicas", "capacity", "scheduler", "recovery", "replay_chunk", "checkpoint_every"):
+        usual = replace(settings, **{what: getattr(plain, what)})
+        found += [replace(scenario, settings=usual)] if usual != settings else []
+    for number, fault in enumerate(scenario.faults):
+        for node in fault.nodes if len(fault.nodes) > 1 and number < count else ():
+            fewer = replace(fault, nodes=tuple(each for each in fault.nodes if each != node))
+            found.append(replace(scenario, faults=(*scenario.faults[:number], fewer, *scenario.faults[number + 1 :])))
+    if scenario.domains:
+        found.append(replace(scenario, domains={}))
+    if scenario.replace is not None and all(fault.when.epoch is None for fault in scenario.faults):
+        found.append(replace(scenario, replace=None))
+    return found

@@ -1,0 +1,171 @@
+"""The fuzzer: scenario after scenario, each audited; what fails is made as short as it goes and told with its seed.
+
+``python -m holdfast.runtime.simulation.fuzzer`` runs until stopped; ``--seed 17`` runs one, and tells its history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.events import Event, Instruction, Record
+from holdfast.runtime.simulation.audit import audited
+from holdfast.runtime.simulation.drawn import drawn_scenario, simpler
+from holdfast.runtime.simulation.engines import Digests, Output, undisturbed
+from holdfast.runtime.simulation.machine import Engine
+from holdfast.runtime.simulation.scenario import Scenario
+from holdfast.runtime.simulation.shell import Hopeless, Simulation
+from holdfast.topology import Task
+
+DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())
+TRIES = 300
+"""Simpler scenarios tried at most for one that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario and what its tasks do."""
+
+    scenario: Scenario
+    engine: Engine
+
+
+@dataclass(slots=True)
+class Failure:
+    """``steps``: every event with its answer, up to the one that broke."""
+
+    case: Case
+    error: str
+    steps: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """The whole story: scenario, history, and what was wrong at its end."""
+        return "\n".join([self.case.scenario.told(), "", *self.steps, "", f"BROKEN: {self.error}"])
+
+
+def digest_case(seed: int) -> Case:
+    scenario = drawn_scenario(seed)
+    return Case(scenario, Digests(scenario.topology, seed))
+
+
+def attempt(case: Case, tell: bool = False) -> Failure | None:
+    """Run a case; what went wrong, if anything did. Damage may leave nothing to recover from: that is no failure."""
+    scenario = case.scenario
+    simulation = Simulation(scenario, case.engine)
+    steps: list[str] = []
+    try:
+        expected = _expected(case)
+        if tell:
+            _tell(simulation, steps)
+        audited(simulation, expected)
+    except Hopeless as error:
+        if any(fault.what == "damage" for fault in scenario.faults):
+            return None
+        return Failure(case, f"{type(error).__name__}: {error}", steps)
+    except Exception as error:
+        return Failure(case, f"{type(error).__name__}: {error}", steps)
+    return None
+
+
+def _expected(case: Case) -> Output:
+    coordinator = Coordinator(case.scenario.topology, case.scenario.settings)
+    return undisturbed(case.engine, case.scenario.epochs, coordinator.output_tasks)
+
+
+def _tell(simulation: Simulation, steps: list[str]) -> None:
+    inner = simulation.tell
+
+    def tell(event: Event) -> None:
+        steps.append(f"{simulation.clock.now:9.3f}  {_short(event)}")
+        simulation.listener = lambda answer: steps.extend(_answers(answer))
+        inner(event)
+
+    simulation.tell = tell  # type: ignore[method-assign]
+
+
+def _answers(answer: Sequence[Instruction]) -> list[str]:
+    return [f"{'':9}    -> {_short(each)}" for each in answer if not isinstance(each, Record)]
+
+
+def _short(value: Any) -> str:
+    text = _plain(value)
+    return text if len(text) <= 600 else text[:597] + "..."
+
+
+def _plain(value: Any) -> str:
+    """A value in few words: tasks as O1/0, fields that say nothing left out."""
+    if isinstance(value, Task):
+        return str(value)
+    if is_dataclass(value):
+        said = {each.name: getattr(value, each.name) for each in fields(value)}
+        telling = {k: v for k, v in said.items() if v not in DULL or k in ("start", "epoch", "run", "number")}
+        shown = ", ".join(f"{k}={_plain(v)}" for k, v in telling.items())
+        return f"{type(value).__name__}({shown})"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(_plain(each) for each in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_plain(k)}: {_plain(v)}" for k, v in value.items()) + "}"
+    return str(value)
+
+
+def shrink(failure: Failure) -> Failure:
+    """The simplest scenario found that still fails in the same way, by greedy steps."""
+    kind = _kind(failure.error)
+    best, tries = failure, 0
+    progress = True
+    while progress and tries < TRIES:
+        progress = False
+        for scenario in simpler(best.case.scenario):
+            tries += 1
+            found = attempt(Case(scenario, best.case.engine))
+            if found is not None and _kind(found.error) == kind:
+                best, progress = found, True
+                break
+    return attempt(best.case, tell=True) or best
+
+
+def _kind(error: str) -> str:
+    """What sort of error it is: its words without numbers and names."""
+    return " ".join(word for word in error.split()[:14] if word.isalpha())
+
+
+def fuzz(seeds: Sequence[int] | range, case: Callable[[int], Case] = digest_case) -> tuple[int, Failure] | None:
+    """Run the cases of these seeds; the first that fails, shrunk, with its seed."""
+    for seed in seeds:
+        failure = attempt(case(seed))
+        if failure is not None:
+            return seed, shrink(failure)
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fuzzer", description="Run random failure schedules until one breaks.")
+    parser.add_argument("--seed", type=int, help="run this one alone and tell its history")
+    parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
+    parser.add_argument("--count", type=int, help="stop after so many; default: run until stopped")
+    given = parser.parse_args(arguments)
+    if given.seed is not None:
+        failure = attempt(digest_case(given.seed), tell=True)
+        print(failure.told() if failure else f"seed {given.seed}: everything holds")
+        return 1 if failure else 0
+    began, seed = time.monotonic(), given.first
+    while given.count is None or seed < given.first + given.count:
+        found = fuzz([seed])
+        if found is not None:
+            print(f"seed {seed} fails; the shortest history found:\n{found[1].told()}")
+            return 1
+        seed += 1
+        if (seed - given.first) % 500 == 0:
+            rate = (seed - given.first) / (time.monotonic() - began)
+            print(f"{seed - given.first} schedules hold, {rate:.0f} a second", file=sys.stderr)
+    print(f"{given.count} schedules hold")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""A scenario: everything that decides how a simulation goes. Two runs of one scenario are the same, event for event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from holdfast.errors import Invalid
+from holdfast.runtime.coordinator import Settings
+from holdfast.runtime.faults import Fault, print_faults
+from holdfast.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things take, in virtual seconds.
+
+    ``interval``: how often a batch arrives; 0 for as soon as the last one is answered. ``run``, ``level``: overhead of
+    a run and of each of its levels. ``unit``: one epoch of a task of cost 1 on a node of speed 1. ``restore``: to bring
+    one task's state back. ``checkpoint``: to bring all states to the store. ``detect``: from a node's death until it is
+    noticed. ``patience``: how long tasks stay down before the nodes that are there carry everything. ``restart``: until
+    a driver that died is back.
+    """
+
+    interval: float = 1.0
+    run: float = 0.05
+    level: float = 0.02
+    unit: float = 0.01
+    restore: float = 0.05
+    checkpoint: float = 0.2
+    detect: float = 0.1
+    report: float = 0.005
+    patience: float = 10.0
+    restart: float = 2.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 <= value < float("inf"):
+                raise Invalid(f"timing: {each.name} must be 0 seconds or more, got {value}")
+        if self.run + self.level <= 0:
+            raise Invalid("timing: a run must take time, but run and level are both 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``nodes``: how many there are at the start, in these ``domains``. ``replace``: a new node comes so many seconds
+    after one was lost (None: nobody does). ``seed`` draws what else is left to chance.
+    """
+
+    topology: Topology
+    settings: Settings = field(default_factory=Settings)
+    nodes: int = 4
+    epochs: int = 20
+    faults: tuple[Fault, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    domains: Mapping[str, str] = field(default_factory=dict)
+    replace: float | None = None
+    seed: int = 0
+    longest: float = 1e6
+    """Virtual seconds after which the simulation is given up."""
+
+    def __post_init__(self) -> None:
+        for what in ("nodes", "epochs"):
+            if getattr(self, what) < 1:
+                raise Invalid(f"simulation: {what} must be at least 1, got {getattr(self, what)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"node-{number}" for number in range(self.nodes))
+
+    def told(self) -> str:
+        """The scenario in a few lines."""
+        settings = self.settings
+        operators = ", ".join(
+            f"{o.name} x{o.parallelism}{'' if o.stateful or not self.topology.inputs_of(o.name) else ' (stateless)'}"
+            for o in self.topology.operators
+        )
+        streams = ", ".join(f"{s} {s.partitioning}" for s in self.topology.streams)
+        lines = [
+            f"operators: {operators}",
+            f"streams: {streams}",
+            f"queries: {', '.join(query.sink for query in self.topology.queries)}",
+            f"nodes: {self.nodes}, epochs: {self.epochs}, replace: {self.replace}, seed: {self.seed}",
+            f"recovery: {settings.recovery}, scheduler: {settings.scheduler}, capacity: {settings.capacity}, "
+            f"checkpoint every {settings.checkpoint_every}, replay chunk {settings.replay_chunk}, "
+            f"replicas: {', '.join(map(str, settings.replicas)) or 'none'}",
+            f"timing: {self.timing}",
+            f"domains: {dict(self.domains) or 'none'}",
+            f"faults: {print_faults(self.faults) or 'none'}",
+        ]
+        return "\n".join(lines)
