@@ -1,6 +1,6 @@
 """How good and how fast the recovery algorithms are, in the settings of the papers.
 
-    .venv/bin/python benchmarks/recovery.py [--topologies 100]
+    .venv/bin/python benchmarks/recovery.py [--topologies 100] [--part query|fidelity|scale|bounded]
 
 1. Query-centric (paper 004, figure 16): 18 queries, everything failed, capacity from 10 to 90 % of all cost. Recovered
    priority as a share of the optimum, which `exact` proves; mean and worst over 100 topologies a setting.
@@ -191,12 +191,19 @@ def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="How good and how fast the recovery algorithms are.")
     parser.add_argument("--topologies", type=int, default=100, help="topologies a setting")
-    count = parser.parse_args().topologies
+    parser.add_argument(
+        "--part", choices=["query", "fidelity", "scale", "bounded"], help="one of the four tables alone"
+    )
+    asked = parser.parse_args()
     console = Console(width=130)
-    query_centric(console, count)
-    fidelity_centric(console, count)
-    scale(console)
-    bounded(console)
+    parts = {
+        "query": lambda: query_centric(console, asked.topologies),
+        "fidelity": lambda: fidelity_centric(console, asked.topologies),
+        "scale": lambda: scale(console),
+        "bounded": lambda: bounded(console),
+    }
+    for part in [asked.part] if asked.part else parts:
+        parts[part]()
 
 
 if __name__ == "__main__":

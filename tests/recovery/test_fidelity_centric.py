@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from recovery_cases import failures, steady, topologies
 
-from holdfast.fidelity import losses, minimal_trees, objectives
+from holdfast.fidelity import losses, minimal_trees, objectives, priorities
 from holdfast.recovery import recover, schedule
 from holdfast.recovery.completions import completions
 from holdfast.recovery.frontier import Frontier
@@ -58,6 +58,48 @@ def test_a_cheap_tree_is_found_when_the_favoured_one_is_too_dear() -> None:
         (Stream("S", "Q", "merge"),),
     )
     assert [str(task) for task in recover(topology, "all", 2, "incremental").recover] == ["S/1", "Q/0"]
+
+
+def test_what_is_to_come_is_saved_for_only_when_more_will_arrive() -> None:
+    """Two units buy the weak branch W -> Q now; three buy the strong one, S -> T -> Q, ten times its worth."""
+    topology = Topology(
+        (
+            Operator("W", 1, rates=(1.0,)),
+            Operator("S", 1, rates=(10.0,)),
+            Operator("T", 1, rates=(10.0,)),
+            Operator("Q", 1),
+        ),
+        (Stream("W", "Q", "one-to-one"), Stream("S", "T", "one-to-one"), Stream("T", "Q", "one-to-one")),
+    )
+    assert [str(task) for task in recover(topology, "all", 2, "incremental").recover] == ["W/0", "Q/0"]
+    assert recover(topology, "all", 2, "incremental", more=True).recover == ()
+    result = schedule(topology, "all", arrivals=[2, 1, 1], algorithm="incremental")
+    assert [[str(task) for task in step.recover] for step in result.steps] == [[], ["S/0", "T/0", "Q/0"], ["W/0"]]
+
+
+def optimal_average(topology: Topology) -> float:
+    """The best average fidelity of any order, one task an arrival: over all subsets of tasks."""
+    count = len(topology.tasks)
+    subsets = (np.arange(1 << count)[:, np.newaxis] >> np.arange(count) & 1).astype(np.bool_)
+    fidelity = objectives(topology, ~subsets) / priorities(topology).sum()
+    best = np.zeros(1 << count)
+    for subset in range(1, 1 << count):
+        best[subset] = fidelity[subset] + max(best[subset ^ 1 << i] for i in range(count) if subset >> i & 1)
+    return float(best[-1]) / count
+
+
+def test_incremental_is_close_to_the_best_order_there_is() -> None:
+    ratios = []
+    for seed in range(40):
+        knobs = Knobs(operators=(3, 4), parallelism=(1, 3), joins=0.3, full=(0.0, 0.5, 1.0)[seed % 3], workload="zipf")
+        topology = random_topology(seed, knobs)
+        if len(topology.tasks) <= 9:
+            arrivals = [1.0] * len(topology.tasks)
+            result = schedule(topology, "all", arrivals=arrivals, algorithm="incremental")
+            ratios.append(result.average_fidelity / optimal_average(topology))
+    assert len(ratios) > 20
+    assert max(ratios) <= 1 + 1e-9
+    assert np.mean(ratios) > 0.98
 
 
 def test_topological_follows_the_order_and_the_damage() -> None:

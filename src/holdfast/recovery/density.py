@@ -25,7 +25,7 @@ PROMISING = 2_700
 BATCH = 2048
 
 
-def best_density(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
+def best_density(topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False) -> RecoveryPlan:
     """At least 1 - e^(-1/d) of the optimum, d = most goals sharing a part; close to the optimum in practice."""
     wanted = demand(topology, failed)
     chosen = tasks_for(wanted, densest_goals(wanted, capacity))

@@ -19,7 +19,7 @@ NAME = "dynamic"
 LIMIT = 18
 
 
-def dynamic(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
+def dynamic(topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False) -> RecoveryPlan:
     """The optimum for at most ``LIMIT`` goals (query partitions that need different failed tasks)."""
     wanted = demand(topology, failed)
     count = len(wanted.outputs)

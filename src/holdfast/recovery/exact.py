@@ -14,7 +14,12 @@ TIME_LIMIT_S = 60.0
 
 
 def exact(
-    topology: Topology, failed: frozenset[Task], capacity: float, time_limit_s: float = TIME_LIMIT_S
+    topology: Topology,
+    failed: frozenset[Task],
+    capacity: float,
+    more: bool = False,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> RecoveryPlan:
     """The optimum; or, when the solver runs out of time, the best plan known, with ``optimal`` False."""
     wanted = demand(topology, failed)

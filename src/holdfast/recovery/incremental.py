@@ -7,6 +7,7 @@ it is a single task. Within a sub-topology candidates are ranked by gain / sum(c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,6 +44,10 @@ class _Candidate:
     cost: float
     weight: float
 
+    @property
+    def density(self) -> float:
+        return self.gain / max(self.cost, 1e-300)
+
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
@@ -62,20 +67,24 @@ class _Setting:
     listed: int
 
 
-def incremental(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
-    """Spend on the candidate with the best gain, again and again; keep what buys no gain yet for the next arrival."""
+def incremental(topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False) -> RecoveryPlan:
+    """Spend on the best candidate, again and again; what buys no gain yet is left for the next arrival.
+
+    When ``more`` is to come, one that is too dear for now but gains more for its cost than all others is saved for: to
+    raise an average over time the best gain / cost goes first, as in Smith's rule for jobs on a machine.
+    """
     lost = topology.mask(failed)
     if affords(capacity, float(topology.costs[lost].sum())):
         chosen = [int(place) for place in np.flatnonzero(lost)]
     else:
-        chosen = _choose(_setting(topology, lost), lost.copy(), capacity)
+        chosen = _choose(_setting(topology, lost), lost.copy(), capacity, more)
     return plan_for(topology, demand(topology, failed), capacity, NAME, chosen)
 
 
-def _choose(setting: _Setting, lost: Mask, capacity: float) -> list[int]:
+def _choose(setting: _Setting, lost: Mask, capacity: float, more: bool) -> list[int]:
     chosen: list[int] = []
     left = capacity
-    while candidates := _candidates(setting, lost, left):
+    while candidates := _candidates(setting, lost, left, more):
         for pick in list(_picks(candidates, left, setting.portion)):
             lost[list(pick.tasks)] = False
             left -= pick.cost
@@ -86,8 +95,12 @@ def _choose(setting: _Setting, lost: Mask, capacity: float) -> list[int]:
     return chosen
 
 
-def _candidates(setting: _Setting, lost: Mask, left: float) -> list[_Candidate]:
-    """Affordable candidates that gain something; by plain cost, the cheapest, when the favoured ones are too dear."""
+def _candidates(setting: _Setting, lost: Mask, left: float, more: bool) -> list[_Candidate]:
+    """Affordable candidates that gain something; by plain cost, the cheapest, when the favoured ones are too dear.
+
+    None when ``more`` is to come and one that is too dear for now is worth saving for.
+    """
+    aim = 0.0
     for pricing in (setting.pricings, (setting.topology.costs,)):
         sets: dict[tuple[int, ...], None] = {}
         for charges in pricing:
@@ -97,9 +110,15 @@ def _candidates(setting: _Setting, lost: Mask, left: float) -> list[_Candidate]:
                 anchors = _shortlist(setting, lost, anchors, trees.weight[anchors], charges[anchors])
             sets |= dict.fromkeys(trees.through(place, lost) for place in anchors.tolist())
         costs = setting.topology.costs
-        found = _measured(setting, lost, [tasks for tasks in sets if affords(left, float(costs[list(tasks)].sum()))])
-        if found:
-            return found
+        found = _measured(
+            setting, lost, [tasks for tasks in sets if more or affords(left, float(costs[list(tasks)].sum()))]
+        )
+        affordable = [candidate for candidate in found if affords(left, candidate.cost)]
+        if more and found:
+            aim = max(aim, next(_picks(found, math.inf, 0.0)).density)
+        if affordable:
+            best = next(_picks(affordable, left, 0.0))
+            return affordable if best.density >= aim * (1 - ROUNDING) else []
     return []
 
 
@@ -149,7 +168,7 @@ def _picks(candidates: list[_Candidate], left: float, portion: float) -> Iterato
             if not queue:
                 del queues[part]
         if queues:
-            best = max((queue[-1] for queue in queues.values()), key=lambda c: (c.gain / max(c.cost, 1e-300), c.gain))
+            best = max((queue[-1] for queue in queues.values()), key=lambda c: (c.density, c.gain))
             taken.update(best.tasks)
             spent += best.cost
             yield best

@@ -12,7 +12,7 @@ from holdfast.topology import Task, Topology
 NAME = "operator-centric"
 
 
-def operator_centric(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
+def operator_centric(topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False) -> RecoveryPlan:
     """Blind to queries: what a recovery that restarts operators one by one would do. O(tasks log tasks)."""
     frontier = Frontier(topology, (topology.index[task] for task in failed))
     queue = [(float(topology.costs[task]), task) for task in frontier.ready]

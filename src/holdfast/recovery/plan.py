@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import Invalid
 from holdfast.topology import Task, Topology
@@ -75,8 +75,15 @@ class Schedule:
         }
 
 
-Algorithm = Callable[[Topology, frozenset[Task], float], RecoveryPlan]
-"""The contract of all algorithms: pure and deterministic; failed tasks of the topology and a capacity of 0 or more."""
+class Algorithm(Protocol):
+    """The contract of all algorithms: pure and deterministic; failed tasks of the topology, a capacity of 0 or more.
+
+    ``more``: further capacity will arrive, so an algorithm may leave some of this for something better.
+    """
+
+    def __call__(
+        self, topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False
+    ) -> RecoveryPlan: ...
 
 
 def affords(capacity: float, cost: float) -> bool:

@@ -34,10 +34,18 @@ DEFAULT = "best-density"
 
 
 def recover(
-    topology: Topology, failed: Iterable[Task | str] | str, capacity: float, algorithm: str = DEFAULT
+    topology: Topology,
+    failed: Iterable[Task | str] | str,
+    capacity: float,
+    algorithm: str = DEFAULT,
+    more: bool = False,
 ) -> RecoveryPlan:
-    """What to recover first with this capacity. Pure and deterministic; the capacity is never exceeded."""
-    return _algorithm(algorithm)(topology, checked_failed(topology, failed), checked_capacity(capacity))
+    """What to recover first with this capacity. Pure and deterministic; the capacity is never exceeded.
+
+    ``more`` says that further capacity will arrive: incremental then saves for a candidate that gains more for its cost
+    than any it can pay now.
+    """
+    return _algorithm(algorithm)(topology, checked_failed(topology, failed), checked_capacity(capacity), more)
 
 
 def schedule(
@@ -58,8 +66,8 @@ def schedule(
     solve = _algorithm(algorithm)
     remaining = checked_failed(topology, failed)
     plans, masks, left = [], [], 0.0
-    for amount in amounts:
-        plan = solve(topology, remaining, left + amount)
+    for number, amount in enumerate(amounts, 1):
+        plan = solve(topology, remaining, left + amount, number < len(amounts))
         left = max(0.0, plan.capacity - plan.cost)
         remaining -= frozenset(plan.recover)
         plans.append(plan)

@@ -17,7 +17,7 @@ CELLS = 4_000_000
 """Failure sets are judged in blocks of about this many (set, task) cells, to keep memory flat."""
 
 
-def topological(topology: Topology, failed: frozenset[Task], capacity: float) -> RecoveryPlan:
+def topological(topology: Topology, failed: frozenset[Task], capacity: float, more: bool = False) -> RecoveryPlan:
     """Among failed tasks with no failed upstream neighbour, always the most damaging one that fits."""
     lost = sorted(topology.index[task] for task in failed)
     frontier = Frontier(topology, lost)
