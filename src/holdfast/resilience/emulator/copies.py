@@ -121,11 +121,10 @@ class OnDemand:
         waiting = np.isfinite(self.holds) & (self.holds > self.now)
         found: Flags = np.asarray(waiting & (self.sender == failing))
         front = found
-        while front.any():
-            copies, lanes = np.nonzero(front)
+        while len(lanes := np.flatnonzero(front.any(axis=0))):
+            behind = np.take_along_axis(front[:, lanes], self.sender[:, lanes], axis=0)
             front = np.zeros_like(found)
-            for copy, lane in zip(copies, lanes, strict=True):
-                front[:, lane] |= waiting[:, lane] & (self.sender[:, lane] == copy) & ~found[:, lane]
+            front[:, lanes] = behind & waiting[:, lanes] & ~found[:, lanes]
             found = found | front
         return found
 
