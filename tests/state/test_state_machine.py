@@ -16,7 +16,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.state import Change, KeyRange, LocalState, Spill, StateSchema, Store, TaskState, Writer, merge_states
+from holdfast.state import (
+    Change,
+    KeyRange,
+    LocalState,
+    Missing,
+    Spill,
+    StateSchema,
+    Store,
+    TaskState,
+    Writer,
+    merge_states,
+)
 from holdfast.state import run as run_module
 from holdfast.state import table as table_module
 from holdfast.state.keys import hash64
@@ -143,12 +154,19 @@ class StateMachine(RuleBasedStateMachine):
 
     def _checkpoint(self, incremental: bool) -> None:
         since = self.committed
-        if incremental and since is not None and since >= self.dropped and since < self.epoch:
-            changes = self.local.changes(TASK, since, self.epoch)
+        changes = self._changes(since) if incremental and since is not None and since < self.epoch else None
+        if changes is not None:
             files = self.store.write_task(TASK, self.epoch, changes, since=since, token=self.writer.token)
         else:
             files = self.store.write_task(TASK, self.epoch, self.state, token=self.writer.token)
         self.writer.commit_checkpoint(self.epoch, {TASK: files})
+
+    def _changes(self, since: int) -> dict[str, Change] | None:
+        try:
+            return self.local.changes(TASK, since, self.epoch)
+        except Missing:
+            assert since < self.dropped, "only what was let go of may be missing"
+            return None
 
     def _start_over(self, before: int | None) -> None:
         """The process died; another one finds the old checkpoint or the new one, whole, and nothing else."""

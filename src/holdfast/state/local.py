@@ -102,19 +102,24 @@ class LocalState:
         raise Missing(f"task {task}: version {epoch} is not whole in {self.directory}; epochs there: {have or 'none'}")
 
     def changes(self, task: str, since: int, epoch: int) -> dict[str, Change]:
-        """What changed in (since, epoch], one change a table: what an incremental checkpoint writes."""
-        at, runs = epoch, list[dict[str, tuple[StateSchema, Run]]]()
-        steps = self._steps(task)
+        """What changed in (since, epoch], one change a table: what an incremental checkpoint writes.
+
+        Folded changelogs may begin before ``since``; then some rows are there that have not changed after it, with
+        the values they have.
+        """
+        steps = [step for step in self._steps(task) if step.since is not None and step.epoch > since]
+        found: list[dict[str, tuple[StateSchema, Run]]] = []
+        at = epoch
         while at > since:
-            for step in sorted((s for s in steps if s.epoch == at and s.since is not None), key=lambda s: s.since or 0):
-                if (step.since or 0) >= since and (read := self._read(step)) is not None:
-                    runs.append(read)
-                    at = step.since or 0
+            for step in sorted((s for s in steps if s.epoch == at), key=lambda s: -(s.since or 0)):
+                if (read := self._read(step)) is not None:
+                    found.append(read)
+                    at = min(at - 1, step.since if step.since is not None else at)
                     break
             else:
-                raise Missing(f"task {task}: the changes of ({since}, {epoch}] are not all in {self.directory} (whole)")
+                raise Missing(f"task {task}: the changes of ({since}, {epoch}] are not all whole in {self.directory}")
         total: dict[str, tuple[StateSchema, Run]] = {}
-        for read in reversed(runs):
+        for read in reversed(found):
             total = _overlaid(total, read)
         return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
 
