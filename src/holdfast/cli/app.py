@@ -13,6 +13,7 @@ from holdfast.cli.emulate import emulate
 from holdfast.cli.fidelity import fidelity
 from holdfast.cli.generate import generate
 from holdfast.cli.plan import plan
+from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
 from holdfast.cli.state import state
 from holdfast.cli.store import store
@@ -38,6 +39,7 @@ app.command()(generate)
 app.command()(advise)
 app.command()(emulate)
 app.command()(schedule)
+app.command()(run)
 app.command()(store)
 app.command()(state)
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from holdfast.errors import Invalid
@@ -192,6 +191,8 @@ class _Program:
 
     def solve(self, time_limit: float) -> tuple[NDArray[np.bool_], float] | None:
         """The replicated tasks and a bound that no plan exceeds; None when nothing was found in time."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and seldom needed
+
         tasks = len(self.topology.tasks)
         goal: Expression = {}
         if self.problem.assume == "worst-domain":

@@ -21,6 +21,9 @@ Inputs = Literal["independent", "correlated"]
 PARTITIONINGS: tuple[Partitioning, ...] = ("one-to-one", "split", "merge", "full")
 INPUTS: tuple[Inputs, ...] = ("independent", "correlated")
 
+MOST_TASKS = 1_000_000
+"""Of one operator. More is a slip of the keyboard, and would fill the memory before anybody sees it."""
+
 
 class Task(NamedTuple):
     """One parallel instance of an operator, written ``O3/0``."""
@@ -48,6 +51,8 @@ class Operator:
             raise Invalid(f"operator {self.name!r}: a name is needed, without '/', ',' or spaces around it")
         if self.parallelism < 1:
             raise Invalid(f"operator {self.name}: parallelism must be at least 1, got {self.parallelism}")
+        if self.parallelism > MOST_TASKS:
+            raise Invalid(f"operator {self.name}: parallelism must be at most {MOST_TASKS}, got {self.parallelism}")
         if self.inputs not in INPUTS:
             raise Invalid(f"operator {self.name}: inputs must be one of {', '.join(INPUTS)}, got {self.inputs!r}")
         for what in ("rates", "costs"):
