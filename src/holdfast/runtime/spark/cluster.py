@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -45,8 +46,11 @@ class Cluster(Protocol):
 class LogicalNodes:
     """Nodes that share one local Spark process; failing one drops its state. Replacements come when asked for."""
 
-    def __init__(self, count: int, cores: int, root: Path) -> None:
+    def __init__(self, count: int, cores: int, root: Path, rejoin_after: float | None = None) -> None:
+        """``rejoin_after``: a replacement comes so many seconds after a loss by itself; None: when it is asked for."""
         self._root = root
+        self._rejoin_after = rejoin_after
+        self._died: dict[str, float] = {}
         self._cores = max(1, min(cores, count))
         self._names = [f"node-{number}" for number in range(count)]
         self._lives = dict.fromkeys(self._names, 0)
@@ -55,6 +59,10 @@ class LogicalNodes:
         self._alive.update(self._names)
 
     def look(self) -> tuple[list[str], list[str]]:
+        for name, died in list(self._died.items()):
+            due = self._rejoin_after is not None and time.monotonic() - died >= self._rejoin_after
+            if due and name not in self._known:
+                self.join(name)
         lost = sorted(self._known - self._alive)
         joined = sorted(self._alive - self._known, key=self._names.index)
         self._known = set(self._alive)
@@ -72,16 +80,15 @@ class LogicalNodes:
     def kill(self, node: str) -> None:
         _known(node, self._names)
         self._alive.discard(node)
+        self._died[node] = time.monotonic()
         shutil.rmtree(self.folder(node), ignore_errors=True)
-
-    def dead(self) -> list[str]:
-        return [name for name in self._names if name not in self._alive]
 
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
         _known(node, self._names)
         if node not in self._alive:
             self._lives[node] += 1
+            self._died.pop(node, None)
             self._alive.add(node)
 
     def close(self) -> None:
@@ -95,7 +102,7 @@ class Executors:
         self._context = context
         self._root = root
         self._jsc: Any = context._jsc.sc()
-        self._nodes: dict[str, str] = {}
+        self._hosts: dict[str, str] = {}
         self._known: dict[str, str] = {}
 
     def look(self) -> tuple[list[str], list[str]]:
@@ -126,12 +133,12 @@ class Executors:
         return None if executor is None else f"executor_{self._host(executor)}_{executor}"
 
     def _host(self, executor: str) -> str:
-        if executor not in self._nodes:
-            status = self._jsc.env().blockManager().master().getMemoryStatus().keysIterator()
-            while status.hasNext():
-                manager = status.next()
-                self._nodes[str(manager.executorId())] = str(manager.host())
-        return self._nodes.get(executor, "localhost")
+        if executor not in self._hosts:
+            listed = self._jsc.statusStore().executorList(True)
+            for number in range(listed.size()):
+                summary = listed.apply(number)
+                self._hosts[str(summary.id())] = str(summary.hostPort()).rpartition(":")[0]
+        return self._hosts.get(executor, "localhost")
 
     def folder(self, node: str) -> str:
         return str(self._root / f"{node}.{self._known.get(node, 'gone')}")

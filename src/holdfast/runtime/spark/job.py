@@ -20,9 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator, Recovery, Settings
+from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
 from holdfast.runtime.migration import migrate
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
+from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Batch, Shell, Sink
 from holdfast.runtime.worker import JobContext
@@ -30,6 +32,8 @@ from holdfast.state import Store, Sync, Writer
 from holdfast.topology import Task
 
 PROGRESS_KEPT = 100
+MEASURED_AFTER = 3
+"""Epochs after which a budget is spent anew, on measured rates and costs."""
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -42,6 +46,9 @@ def start(
     epochs: int | None = None,
     checkpoint_every: int = 10,
     replicas: Iterable[Task | str] = (),
+    budget: float | None = None,
+    faults: Iterable[Fault] = (),
+    rejoin_after: float | None = None,
     scheduler: str = "incremental",
     recovery: Recovery = "incremental",
     capacity: float | None = None,
@@ -58,6 +65,9 @@ def start(
 
     ``store``: where checkpoints, journal and outputs go; starting again with the same store goes on where it stopped.
     ``nodes``: how many nodes to count on (all executors; one in local mode). ``epochs``: stop after so many.
+    ``replicas``: tasks that get a second live copy; or ``budget``: so many average tasks' worth of copies, chosen by
+    the replication planner from declared rates and costs, and again from measured ones after a few epochs.
+    ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
     ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None. ``verify``: run
     every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that a table may hold
     in memory before it spills. ``force``: take the store over from a job that still holds it. ``sink``: called with
@@ -73,6 +83,8 @@ def start(
         recovery=recovery,
         capacity=capacity,
     )
+    if budget is not None and settings.replicas:
+        raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
     if epochs is not None and epochs < 1:
         raise Invalid(f"epochs must be at least 1, got {epochs}")
     place = Store(store, sync)
@@ -81,7 +93,7 @@ def start(
         return _started(
             streams, pipeline, spark, settings, place, writer,
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
-            listeners=listeners, patience=patience,
+            listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -103,6 +115,9 @@ def _started(
     sink: Sink | None,
     listeners: Iterable[Listener],
     patience: float,
+    budget: float | None,
+    faults: tuple[Fault, ...],
+    rejoin_after: float | None,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -127,12 +142,17 @@ def _started(
         memory_limit,
     )
     directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
+    cluster = _cluster(spark, settings.nodes, local, rejoin_after)
     shell = Shell(
-        spark, coordinator, context, writer, _cluster(spark, settings.nodes, local), History(directory / NAME),
+        spark, coordinator, context, writer, cluster, History(directory / NAME),
         pieces={epoch: int(place.journal_extra(epoch)["pieces"]) for epoch in journal if epoch > found},
         extra={"signature": pipeline.signature}, patience=patience, sink=sink,
     )  # fmt: skip
-    handle = Job(shell, streams, place.url, epochs, trigger)
+    if faults:
+        names = [f"node-{number}" for number in range(settings.nodes)]
+        script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
+        shell.player = FaultPlayer(script, cluster, place, shell.note)
+    handle = Job(shell, streams, place.url, epochs, trigger, budget)
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
@@ -143,7 +163,13 @@ class Job:
     """A running job, in the manner of pyspark's StreamingQuery."""
 
     def __init__(
-        self, shell: Shell, streams: Mapping[str, DataFrame], store: str, epochs: int | None, trigger: str | None
+        self,
+        shell: Shell,
+        streams: Mapping[str, DataFrame],
+        store: str,
+        epochs: int | None,
+        trigger: str | None,
+        budget: float | None = None,
     ) -> None:
         self.id = shell.context.job
         self.store = store
@@ -151,13 +177,14 @@ class Job:
         self._streams = streams
         self._epochs = epochs
         self._trigger = trigger
+        self._budget = budget
+        self._epochs_here = 0
         self._query: StreamingQuery | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=PROGRESS_KEPT)
         self._ended = threading.Event()
         self._enough = threading.Event()
         self._stop_lock = threading.Lock()
         self._latest: dict[str, Any] = {}
-        self._rows = {"final": 0, "tentative": 0}
         shell.listeners.append(self._notice)
 
     # What StreamingQuery has
@@ -225,6 +252,8 @@ class Job:
         self.shell.clean_staged()
         self.shell.note("started", {"job": self.id, "nodes": nodes, "epochs": self._epochs})
         self.shell.start(nodes)
+        if self._budget is not None:
+            self.shell.tell(self.shell.coordinator.replicas_within(self._budget))
         frame, sources = _one_stream(self._streams)
         writing = frame.writeStream.foreachBatch(self._each(sources)).option(
             "checkpointLocation", f"{self.store}/spark"
@@ -243,6 +272,9 @@ class Job:
                 # Spark may begin one more batch before it hears that it should stop; it is left uncommitted.
                 raise _Enough
             self.shell.epoch(Batch(frame, sources), epoch)
+            self._epochs_here += 1
+            if self._budget is not None and self._epochs_here == MEASURED_AFTER:
+                self.shell.tell(self.shell.coordinator.replicas_within(self._budget))
             if self._epochs is not None and epoch + 1 >= self._epochs:
                 self._enough.set()
 
@@ -361,10 +393,10 @@ def _free_sources(pipeline: Pipeline) -> Any:
     )
 
 
-def _cluster(spark: SparkSession, nodes: int, local: Path) -> Cluster:
+def _cluster(spark: SparkSession, nodes: int, local: Path, rejoin_after: float | None) -> Cluster:
     context = spark.sparkContext
     if is_local(str(context.master)):
-        return LogicalNodes(nodes, context.defaultParallelism, local)
+        return LogicalNodes(nodes, context.defaultParallelism, local, rejoin_after)
     return Executors(context, local)
 
 

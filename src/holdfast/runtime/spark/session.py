@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import pyspark
@@ -39,7 +40,8 @@ def spark_session(
     check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    chosen = dict(SETTINGS)
+    quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+    chosen = {**SETTINGS, "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}"}
     if master.startswith("local") or "127.0.0.1" in master or "localhost" in master:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
@@ -47,12 +49,13 @@ def spark_session(
         chosen |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     if cluster := _CLUSTER.fullmatch(master):
         memory = int(cluster[3])
+        # Else the workers of a local cluster leave their folders in the installed package.
+        os.environ.setdefault("SPARK_WORKER_DIR", tempfile.mkdtemp(prefix="holdfast-executors-"))
         chosen["spark.executor.memory"] = f"{memory - memory // 4}m"
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
     return session
 
 

@@ -9,23 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import re
+import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+import holdfast
 from holdfast.errors import HoldfastError
+from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
+    CheckpointLost,
     CheckpointWanted,
     EpochArrived,
     EpochDone,
@@ -47,6 +55,7 @@ from holdfast.runtime.outputs import STAGED, publish
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.worker import JobContext, Order, journal_name
 from holdfast.state import Writer
 from holdfast.state.entries import FileEntry
@@ -97,6 +106,7 @@ class Shell:
         self.sink = sink
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self.player: FaultPlayer | None = None
         self._pieces = dict(pieces)
         self._extra = dict(extra)
         self._patience = patience
@@ -219,6 +229,8 @@ class Shell:
                 )
             )
         began = time.monotonic()
+        if self.player is not None:
+            self.player.epoch(epoch)
         if self.error is None:
             self.tell(EpochArrived(epoch))
         while self.error is None:
@@ -264,8 +276,19 @@ class Shell:
         for report in reports:
             for epoch, name in report.outputs.items():
                 self._staged[run.number, report.lane, epoch, report.task] = name
+        if damaged := [report.reached for report in reports if report.status == "damaged"]:
+            self._fall_back(min(damaged))
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
+
+    def _fall_back(self, epoch: int) -> None:
+        """A checkpoint that is not whole any more: the newest one that is takes its place, if there is one."""
+        try:
+            found = self.writer.store.latest()
+        except HoldfastError as error:
+            self.fail(error)
+            return
+        self.tell(CheckpointLost(epoch, -1 if found is None else found.epoch))
 
     def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]]) -> None:
         files = {journal_name(piece): FileEntry.from_json(entry) for piece, entry in entries.items()}
@@ -280,11 +303,10 @@ class Shell:
             if gone:
                 raise ConnectionError(f"{', '.join(sorted(gone))} went before the run began")
             folders = {node: self.cluster.folder(node) for node in places}
-            forks = frozenset(fork for _, fork in self.coordinator.standing.forks.values())
+            forks = self.coordinator.forks
             retain = self.coordinator.standing.checkpoint
         first, parts, pieces = self._first_level(run, batch)
         layout = lay_out(topology, run, places, pieces)
-        forks |= {work.fork for work in run.works if work.lane == "tentative"}
         order = Order(run.number, layout, folders, retain, forks)
         job, context = self.context.job, self._broadcast
         stage: Any
@@ -412,6 +434,8 @@ class Shell:
     def _watch(self) -> None:
         while not self._stopping.wait(LOOK_EVERY):
             try:
+                if self.player is not None:
+                    self.player.tick()
                 self._look()
                 self._lift_if_stuck()
             except Exception as error:
@@ -449,11 +473,36 @@ class Shell:
 
 
 def as_bytes(context: JobContext) -> bytes:
-    """For the way to the workers only: functions that users wrote in their script travel by value."""
+    """For the way to the workers only. Code that is not installed, such as a user's own modules, travels by value."""
     from pyspark import cloudpickle
 
-    made: bytes = cloudpickle.dumps(context)  # type: ignore[no-untyped-call]
-    return made
+    tool: Any = cloudpickle
+    own = [module for module in _modules(context.pipeline) if not _installed(module)]
+    for module in own:
+        tool.register_pickle_by_value(module)
+    try:
+        return bytes(tool.dumps(context))
+    finally:
+        for module in own:
+            tool.unregister_pickle_by_value(module)
+
+
+def _modules(pipeline: Pipeline) -> list[ModuleType]:
+    """The modules that the operators of a pipeline, and functions they hold, come from."""
+    found: dict[str, ModuleType] = {}
+    for step in pipeline.steps:
+        for thing in (type(step.operator), *vars(step.operator).values()):
+            module = sys.modules.get(getattr(thing, "__module__", None) or "")
+            if module is not None and module.__name__ != "__main__":
+                found[module.__name__] = module
+    return list(found.values())
+
+
+def _installed(module: ModuleType) -> bool:
+    """Whether a worker, which runs the same Python but not in this folder, can import it."""
+    file = getattr(module, "__file__", None)
+    roots = [*sysconfig.get_paths().values(), str(Path(holdfast.__file__).parent)]
+    return file is None or any(Path(file).is_relative_to(root) for root in roots)
 
 
 def _arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
@@ -465,5 +514,8 @@ def _arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
 
 
 def _first_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text[:300] or type(error).__name__
+    """What went wrong in one line: the last word of a Python worker's traceback if there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Missing|Invalid|Unusable)\b", line)]
+    text = (told or lines or [type(error).__name__])[-1 if told else 0]
+    return " ".join(text.split())[:300]
