@@ -79,7 +79,7 @@ def quality(console: Console, topologies: int, time_limit: float) -> None:
             budget = max(1.0, round(BUDGETS[seed % len(BUDGETS)] * len(topology.tasks)))
             found.append(outcome(topology, budget, time_limit))
         proven = [one for one in found if one is not None and one.proven]
-        table.add_row(
+        row = (
             name,
             f"{statistics.mean(one.aware for one in proven):.4f}",
             f"{min(one.aware for one in proven):.4f}",
@@ -88,7 +88,8 @@ def quality(console: Console, topologies: int, time_limit: float) -> None:
             str(sum(one is not None and not one.proven for one in found)),
             str(found.count(None)),
         )
-        console.log(f"{name}: done")
+        table.add_row(*row)
+        console.log(*row)
     console.print(table)
 
 

@@ -189,3 +189,9 @@ def test_fidelity_warns_of_a_sink_that_no_query_names(holdfast: Call, tmp_path: 
     done = holdfast("fidelity", str(file), "--format", "json")
     assert json.loads(done.stdout)["queries"] == {"A": 1.0}
     assert "operator B: a sink that no query names" in " ".join(done.stderr.split())
+
+
+def test_a_budget_too_small_for_any_tree_says_what_one_costs(holdfast: Call) -> None:
+    done = holdfast("plan", INCIDENTS, "--budget", "3", "--format", "json")
+    assert json.loads(done.stdout)["fidelity"] == 0.0
+    assert "nothing reaches a query; a complete tree costs 6: locations/" in " ".join(done.stderr.split())

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Infeasible, Invalid
-from holdfast.fidelity import count_trees, objectives
+from holdfast.fidelity import count_trees, minimal_trees, objectives
 from holdfast.replication import PLANNERS, decompose, plan, validate_plan
 from holdfast.replication import dynamic as dynamic_module
+from holdfast.replication.completion import cheapest_tree
 from holdfast.replication.exact import exact
 from holdfast.topology import Knobs, Operator, Query, Stream, Task, Topology, random_topology, read_topology
 
@@ -141,6 +142,14 @@ def test_costs_of_a_tenth_fill_a_budget_of_three_tenths() -> None:
         assert plan(sources, 0.3, algorithm).fidelity == pytest.approx(0.75), algorithm
 
 
+def test_a_budget_that_is_short_by_a_hair_is_short() -> None:
+    dear = Topology((Operator("S", 4, rates=(4, 3, 2, 1), costs=(1 + 2e-8,) * 4),))
+    for algorithm in PLANNERS:
+        found = plan(dear, 3, algorithm)
+        validate_plan(dear, found)
+        assert found.fidelity == pytest.approx(0.7), algorithm
+
+
 def test_free_tasks_and_silent_tasks_do_no_harm() -> None:
     odd = Topology(
         (Operator("A", 2, rates=(0, 0), costs=(0, 2)), Operator("B", 2, rates=(0, 3)), Operator("C", 1, costs=(0,))),
@@ -257,3 +266,14 @@ def test_a_plan_does_not_hold_replicas_that_carry_nothing() -> None:
         without = topology.mask(t for t in found.replicas if t != task)
         assert objectives(topology, ~without)[0] < found.objective
     assert [part.kind for part in decompose(topology)] == ["structured", "full"]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(topologies(joins=0.0))
+def test_the_cheapest_tree_is_the_cheapest_of_all_trees(topology: Topology) -> None:
+    assume_small(topology)
+    price = {task: topology.costs[place] for task, place in topology.index.items()}
+    found = cheapest_tree(topology)
+    trees = minimal_trees(topology)
+    assert frozenset(found) in trees
+    assert sum(map(price.get, found)) == pytest.approx(min(sum(map(price.get, tree)) for tree in trees))

@@ -15,6 +15,7 @@ from holdfast.cli.output import Format, FormatOption, answer, progress, warn
 from holdfast.cli.picture import picture
 from holdfast.errors import Infeasible, Invalid
 from holdfast.replication import ASSUMPTIONS, DEFAULT, PLANNERS, Assume, Planner, ReplicationPlan
+from holdfast.replication.completion import cheapest_tree
 from holdfast.replication.exact import TIME_LIMIT, exact
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
 from holdfast.topology import Topology, read_topology
@@ -88,6 +89,10 @@ def _planner(name: str, time_limit: float) -> Planner:
 
 def _one(model: Topology, budget: float, planner: Planner, assume: Assume, form: Format) -> None:
     found = planner(model, budget, assume)
+    if found.fidelity == 0 and assume == "all":
+        tree = cheapest_tree(model)
+        price = sum(model.costs[model.index[task]] for task in tree)
+        warn(f"nothing reaches a query; a complete tree costs {price:g}: {', '.join(map(str, tree[:12]))}")
 
     def read(console: Console) -> None:
         proof = {True: ", optimal", False: ", not proven optimal", None: ""}[found.optimal]

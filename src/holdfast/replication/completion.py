@@ -10,10 +10,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.topology import Stream, Topology
+from holdfast.topology import Stream, Task, Topology
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+def cheapest_tree(topology: Topology) -> tuple[Task, ...]:
+    """The tasks of a complete tree that costs little: the cheapest, unless inputs of a join share tasks."""
+    completion = Completion(Routes(topology), topology.costs)
+    return tuple(topology.tasks[place] for place in completion.tree(int(np.argmin(completion.through))))
 
 
 class Completion:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -218,19 +219,27 @@ class _Program:
         affordable = self.problem.limit / max(float(self.topology.costs.max()), 1e-300)
         budget_row = {1 + place: float(cost) for place, cost in enumerate(costs) if cost > 0}
         rows = [*self._rows, budget_row]
-        limits = np.append(np.zeros(len(self._rows)), affordable)
-        with _quiet():
-            result = milp(
-                -_vector(goal, self.variables) / scale,
-                integrality=whole,
-                bounds=Bounds(lower, upper),
-                constraints=LinearConstraint(_matrix(rows, self.variables), -np.inf, limits),
-                options=OPTIONS | {"time_limit": time_limit},
-            )
-        if result.x is None:
-            return None
-        bound = result.mip_dual_bound if result.mip_dual_bound is not None else result.fun
-        return np.asarray(result.x[1 : 1 + tasks] > 0.5), -float(bound) * scale
+        limits = [*(0.0 for _ in self._rows), affordable]
+        deadline = time.monotonic() + time_limit
+        while (left := deadline - time.monotonic()) > 0:
+            with _quiet():
+                result = milp(
+                    -_vector(goal, self.variables) / scale,
+                    integrality=whole,
+                    bounds=Bounds(lower, upper),
+                    constraints=LinearConstraint(_matrix(rows, self.variables), -np.inf, limits),
+                    options=OPTIONS | {"time_limit": left},
+                )
+            if result.x is None:
+                return None
+            chosen = np.asarray(result.x[1 : 1 + tasks] > 0.5)
+            if self.problem.cost(chosen) <= self.problem.limit:
+                bound = result.mip_dual_bound if result.mip_dual_bound is not None else result.fun
+                return chosen, -float(bound) * scale
+            # The solver forgives a small excess of the budget, we do not: cut this set off, and whatever contains it.
+            rows.append({1 + int(place): 1.0 for place in np.flatnonzero(chosen)})
+            limits.append(float(chosen.sum()) - 1.0)
+        return None
 
 
 @contextmanager
