@@ -46,6 +46,11 @@ class TestResources:
         assert float(found.cpu) == pytest.approx((n * (F + e + c / 2) + e * F / c) / F)
         assert float(found.cpu_recovery_factor) < float(found.recovery_factor)
 
+    def test_processors_may_vary_over_an_array(self) -> None:
+        cpu = np.array([DAY, 2 * DAY, 3 * DAY])
+        found = solve(Scenario(SLA, F, W, S, checkpoint_cpu=cpu), "periodic", Prices(cpu=1.0))
+        assert found.total.shape == (3,) and np.all(np.diff(found.total) > 0)
+
     def test_on_demand(self) -> None:
         found = solve(Scenario(SLA, F, W, S, checkpoint_cpu=3 * S), "on-demand")
         assert float(found.storage) == 1.0

@@ -209,6 +209,21 @@ class TestEveryStrategy:
             assert bool(alone.feasible) == together.feasible[i]
             assert float(alone.total) == pytest.approx(together.total[i], rel=1e-9, nan_ok=True)
 
+    @pytest.mark.parametrize(
+        "field", ["sla", "mtbf", "window", "checkpoint", "storage_copies", "shards", "checkpoint_cpu"]
+    )
+    @pytest.mark.parametrize("name", STRATEGIES)
+    def test_any_one_number_may_be_an_array(self, name: str, field: str) -> None:
+        values = np.array([0.9, 0.99, 0.9999]) if field == "sla" else np.array([1.0, 2.0, 7.0])
+        values = values * (DAY if field in ("mtbf", "window", "checkpoint", "checkpoint_cpu") else 1.0)
+        plain = {"sla": 0.99, "mtbf": F, "window": DAY, "checkpoint": DAY, "checkpoint_cpu": 2 * DAY}
+        prices = Prices(storage=1.0, cpu=2.0, memory=0.5)
+        for limits in (Limits(), Limits(max_recovery_factor=5.0), Limits(period=DAY)):
+            together = solve(Scenario(**{**plain, field: values}), name, prices, limits)
+            for i, value in enumerate(values):
+                alone = solve(Scenario(**{**plain, field: value}), name, prices, limits)
+                assert together.total[i] == pytest.approx(float(alone.total), rel=1e-9, nan_ok=True)
+
     @pytest.mark.parametrize("name", STRATEGIES)
     def test_more_copies_allowed_and_a_higher_ceiling_are_never_worse(self, name: str) -> None:
         rng = np.random.default_rng(11)

@@ -156,5 +156,8 @@ class TestLiveQuery:
             holdfast.advise("not json")
         with pytest.raises(Invalid, match="window: expected a duration"):
             holdfast.advise(ENTRIES, window="an hour")
+        for name in ("window", "mtbf", "row_bytes"):
+            with pytest.raises(Invalid, match=f"{name} must be more than 0.*got 0"):
+                holdfast.advise(ENTRIES, **{name: 0.0})
         with pytest.raises(Invalid, match="sla must be between 0 and 1"):
             holdfast.advise(ENTRIES, sla=99.9)

@@ -7,6 +7,8 @@ the best period is where its derivative changes sign.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from holdfast.resilience.scenario import Floats, Limits, Prices, Scenario
@@ -79,7 +81,7 @@ def _best_period(scenario: Scenario, prices: Prices, moved: Floats) -> Floats:
         moved_cpu = scenario.moved_cpu
         parts = [(network, moved), (np.asarray(prices.cpu), moved_cpu)]
         ends.append(np.sqrt(2.0 * moved_cpu * interval))
-    low, high = np.log(np.minimum.reduce(ends)), np.log(np.maximum.reduce(ends))
+    low, high = np.log(reduce(np.minimum, ends)), np.log(reduce(np.maximum, ends))
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
         period = np.exp(middle)

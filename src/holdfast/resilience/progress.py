@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -56,7 +56,7 @@ def advise(
     """
     if isinstance(query, Scenario):
         return advise_scenario(query, prices, limits)
-    observed = observe(entries_of(query), _quantity(row_bytes, size, "row_bytes"))
+    observed = observe(entries_of(query), None if row_bytes is None else _quantity(row_bytes, size, "row_bytes"))
     assumed = dict(observed.assumed)
     if sla is None:
         sla = SLA
@@ -66,8 +66,8 @@ def advise(
         assumed["mtbf"] = f"one failure of a node every {MTBF}"
     scenario = Scenario(
         sla=sla,
-        mtbf=_quantity(mtbf, duration, "mtbf") or math.nan,
-        window=_quantity(window, duration, "window") or math.inf,
+        mtbf=_quantity(mtbf, duration, "mtbf"),
+        window=math.inf if window is None else _quantity(window, duration, "window"),
         checkpoint=observed.checkpoint_s,
     )
     return replace(advise_scenario(scenario, prices, limits), derived=observed.derived, assumed=assumed)
@@ -104,6 +104,8 @@ def read_progress(path: Path) -> list[Entry]:
 def observe(entries: Sequence[Entry], row_bytes: float | None = None) -> Observed:
     """Rate, state size and checkpoint time, with where each came from. Batches without input count as idle time."""
     _one_query(entries)
+    if row_bytes is not None and not 0 < row_bytes < math.inf:
+        raise Invalid(f"row_bytes must be more than 0 and finite, got {row_bytes:g}")
     derived, assumed = {}, {}
     rows, how = _rate(entries)
     if not rows > 0:
@@ -111,7 +113,7 @@ def observe(entries: Sequence[Entry], row_bytes: float | None = None) -> Observe
     derived["rate"] = f"{rows:.6g} rows/s, {how}"
     if row_bytes is None:
         row_bytes = ROW_BYTES
-        assumed["row size"] = f"{ROW_BYTES:g} bytes an input row (progress counts rows only); --row-bytes says better"
+        assumed["row size"] = f"{ROW_BYTES:g} bytes an input row (progress counts rows only); row-bytes says better"
     state, source = _state(entries[-1])
     if state > 0:
         seconds = state / (rows * row_bytes)
@@ -223,5 +225,5 @@ def _time(entry: Entry) -> float | None:
         return None
 
 
-def _quantity(value: str | float | None, read: Any, name: str) -> float | None:
+def _quantity(value: str | float, read: Callable[[str, str], float], name: str) -> float:
     return read(value, name) if isinstance(value, str) else value

@@ -101,8 +101,10 @@ class Scenario:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        parts = (self.sla, self.mtbf, self.window, self.checkpoint, self.storage_copies, self.shards)
-        return np.broadcast_shapes(*(np.shape(part) for part in parts), np.shape(self.checkpoint_cpu or 0.0))
+        parts = [self.sla, self.mtbf, self.window, self.checkpoint, self.storage_copies, self.shards]
+        if self.checkpoint_cpu is not None:
+            parts.append(self.checkpoint_cpu)
+        return np.broadcast_shapes(*(np.shape(part) for part in parts))
 
     def with_budget(self, budget: ArrayLike) -> Scenario:
         """The same scenario with another share of time that may be lost."""
