@@ -216,10 +216,10 @@ def test_other_parallelism_is_migrated_and_other_keys_are_refused(spark: Any, tm
     assert totals(tmp_path) == expected(5)
     other = Pipeline(
         op.source("rows", keyed),
-        op.step("counts", counting().by_name["counts"].operator, op.stream("rows", key="value"), parallelism=3),
+        op.step("counts", op.aggregate({"value": pa.int64()}, count=op.count()), "rows", parallelism=3),
         op.step("all", Total(), "counts"),
     )
-    with pytest.raises(Invalid, match="operator counts was keyed by"):
+    with pytest.raises(Invalid, match="operator counts, table"):
         start(numbers(spark), other, store=tmp_path, epochs=6)
     gone = Pipeline(op.source("rows", keyed), op.step("all", Total(), "rows"))
     with pytest.raises(Invalid, match="operator counts has state there"):

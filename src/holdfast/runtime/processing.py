@@ -82,9 +82,7 @@ def process(
     """Process one epoch from these blocks, each once and in order. ``schemas``: of inputs from which no block came."""
     step = pipeline.by_name[task.operator]
     inputs = {
-        given.source: joined(
-            [b for b in blocks if b.sender.operator == given.source], (schemas or {}).get(given.source)
-        )
+        given.source: _joined(task, epoch, given.source, blocks, (schemas or {}).get(given.source))
         for given in step.inputs
     }
     began = time.process_time()
@@ -180,6 +178,23 @@ def default_routing(weights: tuple[float, ...]) -> Routing:
     starts = [0, *ends[:-1]]
     owned = [(KeyRange(a, b), owner) for owner, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a]
     return Routing(1, tuple(part for part, _ in owned), tuple(owner for _, owner in owned))
+
+
+def _joined(task: Task, epoch: int, name: str, blocks: Sequence[Block], schema: pa.Schema | None) -> pa.Table:
+    mine = [block for block in blocks if block.sender.operator == name]
+    try:
+        return joined(mine, schema)
+    except pa.ArrowException as error:
+        schemas = {block.sender: block.table().schema for block in mine}
+        told = "; ".join(f"{sender} sent {_columns(schema)}" for sender, schema in schemas.items())
+        raise TaskFailed(
+            f"stream {name} -> {task.operator}, task {task}, epoch {epoch}: its senders do not agree on the columns: "
+            f"{told[:300]} ({error})"
+        ) from error
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def joined(blocks: Sequence[Block], schema: pa.Schema | None) -> pa.Table:

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from holdfast.runtime.coordinator import Coordinator, Recovery, Settings
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
 from holdfast.runtime.migration import migrate
+from holdfast.runtime.processing import coordinated
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.session import is_local
@@ -57,6 +57,7 @@ def start(
     memory_limit: int | None = None,
     sync: Sync | None = None,
     force: bool = False,
+    outputs: bool = True,
     sink: Sink | None = None,
     listeners: Iterable[Listener] = (),
     patience: float = 10.0,
@@ -69,9 +70,10 @@ def start(
     the replication planner from declared rates and costs, and again from measured ones after a few epochs.
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
     ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None. ``verify``: run
-    every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that a table may hold
-    in memory before it spills. ``force``: take the store over from a job that still holds it. ``sink``: called with
-    (table, epoch, "final" or "tentative", fidelity) for each output as it is published, in the driver.
+    every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that a table may
+    hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store over from a
+    job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each output as
+    it is published, in the driver.
     """
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
@@ -85,6 +87,8 @@ def start(
     )
     if budget is not None and settings.replicas:
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
+    if sink is not None and not outputs:
+        raise Invalid("sink: it is handed what is published, so outputs must not be False")
     if epochs is not None and epochs < 1:
         raise Invalid(f"epochs must be at least 1, got {epochs}")
     place = Store(store, sync)
@@ -94,6 +98,7 @@ def start(
             streams, pipeline, spark, settings, place, writer,
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
+            outputs=outputs,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -118,6 +123,7 @@ def _started(
     budget: float | None,
     faults: tuple[Fault, ...],
     rejoin_after: float | None,
+    outputs: bool,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -126,7 +132,7 @@ def _started(
         raise Invalid(
             f"store {place.url}: epoch {missing[0]} is not in the journal, so epoch {head} cannot be replayed"
         )
-    coordinator = Coordinator(_free_sources(pipeline), settings, found, head)
+    coordinator = Coordinator(coordinated(pipeline), settings, found, head)
     job = uuid.uuid4().hex[:12]
     local = Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
     context = JobContext(
@@ -135,7 +141,7 @@ def _started(
         place.url,
         writer.token,
         str(local),
-        coordinator.output_tasks,
+        coordinator.output_tasks if outputs else frozenset(),
         place.sync,
         {},
         verify,
@@ -379,18 +385,6 @@ def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, 
         union = selected if union is None else union.union(selected)
     assert union is not None
     return union, dict(columns)
-
-
-def _free_sources(pipeline: Pipeline) -> Any:
-    """The topology as the coordinator sees it: a source costs nothing, since Spark reads it wherever there is room."""
-    topology = pipeline.topology
-    return replace(
-        topology,
-        operators=tuple(
-            operator if topology.inputs_of(operator.name) else replace(operator, costs=(0.0,) * operator.parallelism)
-            for operator in topology.operators
-        ),
-    )
 
 
 def _cluster(spark: SparkSession, nodes: int, local: Path, rejoin_after: float | None) -> Cluster:

@@ -1,0 +1,207 @@
+"""Rows per second against Spark Structured Streaming, side by side: the same stream, query, machine and batch size.
+
+    .venv/bin/python benchmarks/throughput.py                      # everything, about ten minutes
+    .venv/bin/python benchmarks/throughput.py --query keyed-count --rows 1000000
+
+Each measurement has a process of its own. Structured Streaming runs with the RocksDB state store and changelog
+checkpointing, as many shuffle partitions as cores, in update mode; both write what changed in a batch as Parquet
+(``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
+included; the first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on and
+off, ``--idle`` times an epoch with next to no rows through four levels.
+
+Where the time of an epoch goes is printed by ``--profile``; docs/runtime.md says what was learned from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+KEYS = 100_000
+SKIPPED = 5
+
+
+def session() -> Any:
+    from holdfast.runtime.spark import spark_session
+
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    return spark_session(
+        "local[2]",
+        settings={
+            "spark.driver.memory": "6g",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.streaming.stateStore.providerClass": rocks,
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+            "spark.sql.streaming.numRecentProgressUpdates": "500",
+        },
+    )
+
+
+def keyed_stream(spark: Any, rows: int) -> Any:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    return stream.selectExpr(f"pmod(xxhash64(value), {KEYS}) AS key")
+
+
+def word_stream(spark: Any, rows: int) -> Any:
+    from holdfast.workloads import Options, workload
+
+    return workload("word-frequency").stream(spark, Options(rate=rows, seed=1))
+
+
+def holdfast_pipeline(query: str) -> Any:
+    import pyarrow as pa
+
+    from holdfast import operators as op
+    from holdfast.workloads import workload
+
+    if query == "word-frequency":
+        return workload("word-frequency").pipeline(parallelism=2)
+    return op.Pipeline(
+        op.source("keys", parallelism=2),
+        op.step(
+            "counts",
+            op.aggregate({"key": pa.int64()}, count=op.count()),
+            op.stream("keys", key="key"),
+            parallelism=2,
+        ),
+    )
+
+
+def structured(query: str, stream: Any) -> Any:
+    from pyspark.sql import functions as F
+
+    if query == "keyed-count":
+        return stream.groupBy("key").count()
+    words = stream.withWatermark("time", "0 seconds").select("time", F.explode(F.split("fragment", " ")).alias("word"))
+    return words.groupBy(F.window("time", "30 seconds", "10 seconds"), "word").count()
+
+
+def measure(system: str, query: str, rows: int, batches: int, sink: str, every: int) -> dict[str, Any]:
+    """One system on one query: seconds of each batch."""
+    spark = session()
+    stream = (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
+    if system == "holdfast":
+        from holdfast.runtime.spark import start
+
+        job = start(
+            stream, holdfast_pipeline(query), store=folder, nodes=2, epochs=batches, checkpoint_every=every,
+            outputs=sink == "parquet",
+        )  # fmt: skip
+        job.awaitTermination()
+        progress = job._query.recentProgress
+    else:
+        def write(frame: Any, epoch: int) -> None:
+            frame.write.mode("append").parquet(str(folder / "output"))
+
+        writing = structured(query, stream).writeStream.outputMode("update")
+        writing = writing.foreachBatch(write) if sink == "parquet" else writing.format("noop")
+        running = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
+        while len(running.recentProgress) < batches:
+            time.sleep(0.1)
+        running.stop()
+        progress = running.recentProgress
+    times = [entry["durationMs"]["triggerExecution"] / 1000 for entry in progress if entry["numInputRows"]]
+    kept = times[SKIPPED:batches]
+    spark.stop()
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    return {"rows": rows, "median": statistics.median(kept), "rows_per_second": rows * len(kept) / sum(kept)}
+
+
+def idle(batches: int) -> dict[str, Any]:
+    """An epoch of a hundred rows through four levels of four tasks each, with state at the last."""
+    import pyarrow as pa
+
+    from holdfast import operators as op
+    from holdfast.runtime.spark import start
+
+    spark = session()
+    steps = [op.source("keys", parallelism=2)]
+    for name, before in (("one", "keys"), ("two", "one"), ("three", "two")):
+        steps.append(op.step(name, _same, op.stream(before, key="key"), parallelism=4))
+    counts = op.aggregate({"key": pa.int64()}, count=op.count())
+    steps.append(op.step("four", counts, op.stream("three", key="key"), parallelism=4))
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
+    job = start(keyed_stream(spark, 100), op.Pipeline(*steps), store=folder, nodes=4, epochs=batches)
+    job.awaitTermination()
+    seconds = [entry["durationMs"]["triggerExecution"] / 1000 for entry in job.recentProgress][SKIPPED:]
+    spark.stop()
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+    return {"median": statistics.median(seconds), "most": max(seconds)}
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def apart(*arguments: str) -> dict[str, Any]:
+    """The same file in a process of its own; its last line is the answer."""
+    done = subprocess.run([sys.executable, __file__, "--one", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--query", choices=["keyed-count", "word-frequency"], action="append")
+    parser.add_argument("--rows", type=int, action="append")
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--sink", choices=["parquet", "none"], default="parquet")
+    parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
+    parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
+    parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        if asked.one[0] == "idle":
+            print(json.dumps(idle(int(asked.one[1]))))
+        else:
+            system, query, rows, batches, sink, every = asked.one
+            print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every))))
+        return
+    if asked.idle:
+        found = apart("idle", str(asked.batches + 20))
+        print(f"an idle epoch through four levels: median {found['median']:.3f} s, most {found['most']:.3f} s")
+        return
+    if asked.checkpoints:
+        compare_checkpoints(asked.rows or [1_000_000], asked.batches * 2, asked.sink)
+        return
+    print(f"{'query':<16}{'rows/batch':>12}{'structured streaming':>24}{'holdfast':>16}{'ratio':>8}")
+    for query in asked.query or ["keyed-count", "word-frequency"]:
+        for rows in asked.rows or [200_000, 1_000_000, 4_000_000]:
+            fragments = rows // 20 if query == "word-frequency" else rows
+            batches = asked.batches
+            spark = apart("structured", query, str(fragments), str(batches), asked.sink, "10")
+            ours = apart("holdfast", query, str(fragments), str(batches), asked.sink, "10")
+            ratio = ours["rows_per_second"] / spark["rows_per_second"]
+            print(
+                f"{query:<16}{fragments:>12,}{spark['rows_per_second']:>17,.0f} rows/s"
+                f"{ours['rows_per_second']:>9,.0f} rows/s{ratio:>8.2f}",
+                flush=True,
+            )
+
+
+def compare_checkpoints(sizes: list[int], batches: int, sink: str) -> None:
+    for rows in sizes:
+        on, off = [], []
+        for _ in range(3):
+            off.append(apart("holdfast", "keyed-count", str(rows), str(batches), sink, "1000000")["rows_per_second"])
+            on.append(apart("holdfast", "keyed-count", str(rows), str(batches), sink, "10")["rows_per_second"])
+        cost = 1 - statistics.median(on) / statistics.median(off)
+        print(
+            f"keyed-count, {rows:,} rows a batch: checkpoints off {statistics.median(off):,.0f} rows/s, "
+            f"every 10 epochs {statistics.median(on):,.0f} rows/s: cost {cost:.1%}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

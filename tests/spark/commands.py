@@ -1,0 +1,77 @@
+"""For tests of whole programs: the command in a process of its own, and what its output must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.runtime.outputs import read_output
+from holdfast.workloads import Options, workload
+
+HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]
+DEADLINE = 240.0
+
+
+def expected_counts(options: Options) -> list[tuple[int, str, int]]:
+    """(epoch, key, count) of word-count, row by row: what each epoch changed, in the order of epoch and key."""
+    counts: Counter[str] = Counter()
+    answers = []
+    for epoch in range(options.epochs):
+        batch = workload("word-count").batch(options, epoch)
+        changed = set()
+        for text in batch.column(0).to_pylist():
+            for word in text.split():
+                counts[word] += 1
+                changed.add(word)
+        answers += [(epoch, word, counts[word]) for word in sorted(changed)]
+    return answers
+
+
+def final_counts(folder: Path) -> list[tuple[int, str, int]]:
+    table = read_output(folder, "final")
+    return sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, in a process group of its own that is gone afterwards."""
+    process = subprocess.Popen(
+        [*HOLDFAST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def summary_of(*arguments: str) -> dict[str, object]:
+    """Run the command to its end; its JSON answer."""
+    with running(*arguments, "--format", "json", "--quiet") as process:
+        out, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0, err[-3000:]
+        answer: dict[str, object] = json.loads(out)
+        return answer
+
+
+def killed_when(condition: Callable[[], bool], *arguments: str) -> bool:
+    """Start the command and SIGKILL it as soon as the condition holds; False if it had ended by then."""
+    with running(*arguments, "--quiet") as process:
+        until = time.monotonic() + DEADLINE
+        while process.poll() is None and not condition():
+            assert time.monotonic() < until, "the moment to kill never came"
+            time.sleep(0.002)
+        if process.poll() is not None:
+            assert process.returncode == 0, process.communicate()[1][-3000:]
+            return False
+        process.kill()
+        return True

@@ -1,0 +1,69 @@
+"""The driver is killed at bad moments; the next process goes on, and the final output is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import expected_counts, final_counts, killed_when, summary_of
+
+from holdfast.workloads import Options
+
+pytestmark = pytest.mark.spark
+
+OPTIONS = Options(epochs=14, rate=200, seed=5)
+
+
+def arguments(folder: Path) -> tuple[str, ...]:
+    options = f"--nodes 2 --epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed} --checkpoint-every 3"
+    return ("run", "word-count", *options.split(), "--out", str(folder))
+
+
+def in_the_first_epoch(folder: Path) -> Callable[[], bool]:
+    return lambda: any((folder / "journal").glob("*/*.arrow"))
+
+
+def in_the_middle_of_a_checkpoint(folder: Path) -> Callable[[], bool]:
+    """Files of states are there that no manifest names yet."""
+
+    def condition() -> bool:
+        files = sum(1 for _ in (folder / "state").glob("*/*.arrow"))
+        return files % 2 == 1
+
+    return condition
+
+
+def before_publishing(folder: Path) -> Callable[[], bool]:
+    return lambda: any((folder / "output" / "staged").glob("*.parquet"))
+
+
+def after_some_epochs(folder: Path, more: int) -> Callable[[], bool]:
+    def count() -> int:
+        return len(list((folder / "journal" / "commits").glob("*.json"))) + sum(
+            1 for _ in (folder / "output" / "final").glob("*.parquet")
+        )
+
+    goal: list[int] = []
+
+    def condition() -> bool:
+        goal[:] = goal or [count() + more]
+        return count() >= goal[0]
+
+    return condition
+
+
+def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    drawn = random.Random(11)
+    moments = [
+        in_the_first_epoch(tmp_path),
+        in_the_middle_of_a_checkpoint(tmp_path),
+        before_publishing(tmp_path),
+        after_some_epochs(tmp_path, drawn.randrange(1, 4)),
+    ]
+    killed = [killed_when(moment, *arguments(tmp_path)) for moment in moments]
+    assert killed[:2] == [True, True]
+    summary = summary_of(*arguments(tmp_path))
+    assert summary["epochs"] == OPTIONS.epochs
+    assert final_counts(tmp_path) == expected_counts(OPTIONS)
