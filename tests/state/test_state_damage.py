@@ -16,7 +16,7 @@ import pytest
 from crashing import Crash, dying
 
 from holdfast.errors import HoldfastError, Unrecoverable
-from holdfast.state import Change, Damaged, LocalState, Missing, StateSchema, Store, TaskState, Unusable
+from holdfast.state import Change, Damaged, LocalState, Missing, Spill, StateSchema, Store, TaskState, Unusable, ipc
 from holdfast.state.verify import verify
 
 SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -198,6 +198,20 @@ def test_a_device_that_refuses_is_reported_and_nothing_whole_is_lost(
     assert not list(root.rglob(".tmp-*")), "a failed write left its temporary file behind"
     writer.close()
     assert [one.epoch for one in store.checkpoints()][:3] == [2, 4, 6]
+
+
+def test_a_full_disk_while_spilling_or_saving_leaves_the_version_as_it_was(tmp_path: Path) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    state = states()[6]
+    node = LocalState(tmp_path / "node")
+    node.restore("O3/0", state)
+    with mock.patch.object(ipc.tempfile, "NamedTemporaryFile", refuse), pytest.raises(Unusable, match="No space left"):
+        state.with_spill(Spill(tmp_path / "spill", 0))
+    with mock.patch.object(os, "write", refuse), pytest.raises(Unusable, match="No space left"):
+        node.save("O3/0", 7, {"t": change(7)})
+    assert node.load("O3/0", 6) == state == states()[6]
 
 
 def test_a_store_that_vanished_says_so(tmp_path: Path) -> None:

@@ -15,15 +15,21 @@ import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState
+from holdfast.state import files as files_module
 from holdfast.state import writer as writer_module
 
 COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa.int64())]))
 _unique = itertools.count()
 
 
-@pytest.fixture(params=["local", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "store") if request.param == "local" else f"memory://store-{next(_unique)}"
+@pytest.fixture(params=["local", "memory", "file", "moving"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A path, a file URL, a service whose puts are atomic, and one where files must be moved into place."""
+    if request.param == "moving":
+        monkeypatch.setattr(files_module, "_ATOMIC_PUT", frozenset())
+    if request.param in ("memory", "moving"):
+        return f"memory://store-{next(_unique)}"
+    return f"file://{tmp_path}/store" if request.param == "file" else str(tmp_path / "store")
 
 
 def counted(words: list[str], count: int, gone: list[str] | None = None) -> Change:

@@ -6,6 +6,7 @@ Any Arrow reader opens these files. Their schema metadata says whose state they 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state.files import Unusable
+from holdfast.state.keys import hash64
 from holdfast.state.run import Run
 from holdfast.state.schema import StateSchema
 
@@ -88,19 +91,19 @@ def decode_run(data: pa.Buffer | bytes, spilled: bool = False) -> tuple[StateSch
 
 def spill(schema: StateSchema, run: Run, directory: Path) -> Run:
     """The same run, read from local disk through the page cache instead of held in memory."""
-    import tempfile
-
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=directory, prefix="spill-", suffix=".arrow") as file:
-        file.write(encode_run(schema, run, {"kind": "spill"}))
-        file.flush()
-        # The mapping keeps the file's blocks until the run is gone; its name goes now, so no crash leaves it behind.
-        data = pa.memory_map(file.name).read_buffer()
+    data = encode_run(schema, run, {"kind": "spill"})
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, prefix="spill-", suffix=".arrow") as file:
+            file.write(data)
+            file.flush()
+            # The mapping keeps the file's blocks until the run is gone; its name goes now, so no crash leaves it.
+            data = pa.memory_map(file.name).read_buffer()
+    except OSError as error:
+        raise Unusable(f"spill to {directory}: {data.size:,} bytes cannot be written: {error.strerror}") from error
     return decode_run(data, spilled=True)[1]
 
 
 def same_hashes(run: Run) -> bool:
     """Whether the stored hashes are those of the stored keys."""
-    from holdfast.state.keys import hash64
-
     return bool(np.array_equal(hash64(run.keys.columns, len(run)), run.hashes))

@@ -57,6 +57,12 @@ def commit(
     files.put(f"{COMMITS}/{epoch:012d}-{token:010d}.json", document("journal", content), sync)
 
 
+def commit_epoch(name: str) -> int | None:
+    """The epoch in a commit's name; None for a file that is none."""
+    match = _COMMIT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def commit_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> dict[int, str]:
     """For each committed epoch the name of its commit that counts."""
     best: dict[int, tuple[int, str]] = {}

@@ -29,7 +29,7 @@ from holdfast.state.task import TaskState
 
 _NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
 _FOLD_RATIO = 2
-_FOLD_STEPS = 4
+_FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
 
 
@@ -136,7 +136,7 @@ class LocalState:
         base = max(whole, key=lambda s: s.epoch)
         for step in steps:
             if step.epoch <= base.epoch and step is not base:
-                _remove(step)
+                self._remove(step)
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
         if len(tail) < _FOLD_STEPS:
             return
@@ -144,7 +144,7 @@ class LocalState:
             with contextlib.suppress(Missing):
                 self.restore(task, self.load(task, before))
                 for step in (base, *tail):
-                    _remove(step)
+                    self._remove(step)
                 return
         self._fold(task, tail)
 
@@ -174,9 +174,13 @@ class LocalState:
             if first is None or second is None:
                 return
             self._write(task, newer.epoch, older.since, _overlaid(first, second))
-            _remove(older)
-            _remove(newer)
+            self._remove(older)
+            self._remove(newer)
             tail = tail[:-2] + [s for s in self._steps(task) if s.epoch == newer.epoch and s.since == older.since][:1]
+
+    def _remove(self, step: _Step) -> None:
+        for part in step.parts:
+            self._files.delete(str(part.path.relative_to(self.directory)))
 
     def _write(self, task: str, epoch: int, since: int | None, runs: Mapping[str, tuple[StateSchema, Run]]) -> int:
         folder, total = task_folder(task), 0
@@ -194,20 +198,20 @@ class LocalState:
     def _steps(self, task: str) -> list[_Step]:
         """Complete sets of files, by name alone."""
         folder = self.directory / task_folder(task)
-        groups: dict[tuple[int, int | None], dict[int, _Part]] = {}
+        groups: dict[tuple[int, int | None, int], dict[int, _Part]] = {}
         for name in self._files.list(task_folder(task)):
             if (match := _NAME.fullmatch(name)) is None:
                 continue
             epoch, span, number, count, checksum, table = match.groups()
             since = None if span == "full" else int(span)
             part = _Part(folder / name, int(epoch), since, int(number), int(count), int(checksum, 16), unquote(table))
-            group = groups.setdefault((part.epoch, since), {})
+            group = groups.setdefault((part.epoch, since, part.count), {})
             if part.number not in group or _written(part) >= _written(group[part.number]):
                 group[part.number] = part
         return [
             _Step(epoch, since, tuple(parts[n] for n in sorted(parts)))
-            for (epoch, since), parts in groups.items()
-            if len(parts) == next(iter(parts.values())).count
+            for (epoch, since, count), parts in groups.items()
+            if len(parts) == count
         ]
 
     def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
@@ -277,8 +281,3 @@ def _written(part: _Part) -> int:
 
 def _age(step: _Step) -> tuple[int, int]:
     return step.epoch, step.since or 0
-
-
-def _remove(step: _Step) -> None:
-    for part in step.parts:
-        part.path.unlink(missing_ok=True)

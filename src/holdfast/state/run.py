@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from holdfast.errors import Invalid
 from holdfast.state.keys import Hashes, equal_keys, hash64, one_word
 from holdfast.state.ranges import RING, KeyRange
 
@@ -218,7 +219,10 @@ def interleave(runs: Iterable[Run]) -> Run:
     if len(parts) == 1:
         return parts[0]
     hashes = np.concatenate([run.hashes for run in parts])
-    rows = pa.concat_batches([run.rows for run in parts])
+    try:
+        rows = pa.concat_batches([run.rows for run in parts])
+    except pa.ArrowInvalid as error:
+        raise Invalid(f"state: {error}; use large_string or large_binary for columns of over 2 GiB a task") from error
     order = np.argsort(hashes, kind="stable")
     alive = None
     if any(run.alive is not None for run in parts):

@@ -122,12 +122,15 @@ class Writer:
             # The oldest retained checkpoint is what is left if the newer ones are damaged: it must be able to replay.
             limit = min(self._whole) if upto is None else min(upto, *self._whole)
             gone = []
-            for epoch, name in journal.commit_names(self._files, None, self.token).items():
-                if epoch <= limit:
-                    self._files.delete(name)
-                    self._files.delete_folder(f"{journal.FOLDER}/{epoch:012d}")
+            for name in self._files.list(journal.COMMITS):
+                if (epoch := journal.commit_epoch(name)) is not None and epoch <= limit:
+                    self._files.delete(f"{journal.COMMITS}/{name}")
                     gone.append(epoch)
-            return gone
+            # Commits first: blocks without one are nothing, whether we stop here or they never had one.
+            for name in self._files.list(journal.FOLDER):
+                if name.removeprefix("-").isdecimal() and int(name) <= limit:
+                    self._files.delete_folder(f"{journal.FOLDER}/{name}")
+            return sorted(set(gone))
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
         """Fold every chain of the newest checkpoint that has more files than ``longest``; files before and after."""
@@ -221,7 +224,8 @@ class Writer:
     def _put_index(self, names: Sequence[str]) -> None:
         listed = [name.rpartition("/")[2] for name in names]
         data = document("index", {"token": self.token, "manifests": listed})
-        self._files.put(checkpoints.index_name(self.token), data, self.store.sync.checkpoints)
+        # Not synced: it helps to miss a file, and after a machine's crash the next writer makes it anew.
+        self._files.put(checkpoints.index_name(self.token), data, sync=False)
 
     def _fold_in_background(self, done: Checkpoint) -> None:
         if not self._fold_at or all(len(chain) <= self._fold_at for chain in done.tasks.values()):
