@@ -1,9 +1,50 @@
 """Holdfast keeps streaming results flowing when machines fail."""
 
-from holdfast.fidelity import output_fidelity
-from holdfast.recovery import schedule
-from holdfast.replication import ReplicationPlan, plan
-from holdfast.resilience import advise
-from holdfast.topology import Task, Topology, read_topology
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ReplicationPlan", "Task", "Topology", "advise", "output_fidelity", "plan", "read_topology", "schedule"]
+if TYPE_CHECKING:
+    from holdfast.fidelity import output_fidelity
+    from holdfast.operators import Operator, Pipeline
+    from holdfast.recovery import schedule
+    from holdfast.replication import ReplicationPlan, plan
+    from holdfast.resilience import advise
+    from holdfast.runtime.outputs import read_output
+    from holdfast.runtime.spark import Job, spark_session, start
+    from holdfast.topology import Task, Topology, read_topology
+
+__all__ = [
+    "Job",
+    "Operator",
+    "Pipeline",
+    "ReplicationPlan",
+    "Task",
+    "Topology",
+    "advise",
+    "output_fidelity",
+    "plan",
+    "read_output",
+    "read_topology",
+    "schedule",
+    "spark_session",
+    "start",
+]
+
+_ROOMS = {
+    "holdfast.fidelity": ("output_fidelity",),
+    "holdfast.operators": ("Operator", "Pipeline"),
+    "holdfast.recovery": ("schedule",),
+    "holdfast.replication": ("ReplicationPlan", "plan"),
+    "holdfast.resilience": ("advise",),
+    "holdfast.runtime.outputs": ("read_output",),
+    "holdfast.runtime.spark": ("Job", "spark_session", "start"),
+    "holdfast.topology": ("Task", "Topology", "read_topology"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A room is opened when something in it is asked for: to plan needs no Spark, to read a topology no solver."""
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(room), name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
