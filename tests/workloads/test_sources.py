@@ -53,7 +53,7 @@ def test_generated_columns_are_the_same_with_and_without_spark(spark: Any) -> No
     numbers = spark.range(0, 2000).withColumnRenamed("id", "value")
     for name, each in WORKLOADS.items():
         options = Options(rate=1000, seed=-7)
-        made = computed(numbers, draws(options.seed, each.lanes), each.expressions(options)).toArrow()
+        made = computed(numbers, draws(options.seed, each.lanes, each.vocabulary), each.expressions(options)).toArrow()
         expected = pa.concat_tables([each.batch(options, 0), each.batch(options, 1)])
         assert rows(made.cast(expected.schema)) == rows(expected), name
 

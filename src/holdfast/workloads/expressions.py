@@ -1,14 +1,23 @@
-"""Generated columns as Spark SQL text over ``value``, the row's number; each mirrors a function of ``generated``."""
+"""Generated columns as Spark SQL text over ``value``, the row's number; each mirrors a function of ``generated``.
+
+Words are cut out of one string of bytes that holds them all, each with a space behind it: that is several times faster
+than putting them together letter by letter.
+"""
 
 from __future__ import annotations
 
-from holdfast.workloads.generated import LETTERS, SCRAMBLE, WORD_LENGTH
+from holdfast.workloads import generated
+from holdfast.workloads.generated import WORD_LENGTH
 
 
-def draws(seed: int, lanes: int) -> dict[str, str]:
-    """Columns ``u0``, ``u1`` ...: numbers in [0, 1)."""
+def draws(seed: int, lanes: int, vocabulary: int = 0) -> dict[str, str]:
+    """Columns ``u0``, ``u1`` ...: numbers in [0, 1). And ``words``: the words of all ranks below ``vocabulary``."""
     hashed = "cast(shiftrightunsigned(xxhash64(cast('{}' as bigint), {}L, value), 11) as double) * {!r}D"
-    return {f"u{lane}": hashed.format(seed, lane, 2.0**-53) for lane in range(lanes)}
+    drawn = {f"u{lane}": hashed.format(seed, lane, 2.0**-53) for lane in range(lanes)}
+    if vocabulary:
+        listed = "".join(f"{word} " for word in generated.words(vocabulary).to_pylist())
+        drawn["words"] = f"X'{listed.encode().hex()}'"
+    return drawn
 
 
 def rank(lane: int, count: int, power: int) -> str:
@@ -17,16 +26,19 @@ def rank(lane: int, count: int, power: int) -> str:
     return f"least(cast(floor({product} * {float(count)!r}D) as bigint), {count - 1}L)"
 
 
-def word(number: str) -> str:
-    """The word of a rank."""
-    spread = f"cast({number} * {SCRAMBLE}L % {10**WORD_LENGTH}L as string)"
-    return f"translate(lpad({spread}, {WORD_LENGTH}, '0'), '0123456789', '{LETTERS}')"
+def word(number: str, length: int = WORD_LENGTH) -> str:
+    """The word of a rank, as bytes; one byte longer it ends with a space."""
+    return f"substring(words, cast({number} * {WORD_LENGTH + 1} + 1 as int), {length})"
+
+
+def text(words: str) -> str:
+    return f"cast({words} as string)"
 
 
 def sentence(length: int, vocabulary: int, power: int) -> str:
-    """A text of ``length`` words."""
-    words = ", ".join(word(rank(lane, vocabulary, power)) for lane in range(length))
-    return f"concat_ws(' ', {words})"
+    """A text of ``length`` words, each with a space behind it."""
+    words = ", ".join(word(rank(lane, vocabulary, power), WORD_LENGTH + 1) for lane in range(length))
+    return text(f"concat({words})")
 
 
 def time(rate: int) -> str:

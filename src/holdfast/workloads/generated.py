@@ -68,9 +68,10 @@ def words(count: int) -> pa.Array:
 
 
 def sentence(rows: Rows, seed: int, length: int, vocabulary: int, power: int) -> pa.Array:
-    """Texts of ``length`` words."""
-    made = [words(vocabulary).take(pa.array(rank(draw(rows, seed, lane), vocabulary, power))) for lane in range(length)]
-    return pc.binary_join_element_wise(*made, " ")
+    """Texts of ``length`` words, each with a space behind it."""
+    spaced = pc.binary_join_element_wise(words(vocabulary), "", " ")
+    made = [spaced.take(pa.array(rank(draw(rows, seed, lane), vocabulary, power))) for lane in range(length)]
+    return pc.binary_join_element_wise(*made, "")
 
 
 def times(rows: Rows, rate: int) -> pa.Array:

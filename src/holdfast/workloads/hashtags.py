@@ -9,7 +9,7 @@ import pyarrow as pa
 from holdfast import operators as op
 from holdfast.operators import Pipeline
 from holdfast.workloads import generated
-from holdfast.workloads.expressions import rank, word
+from holdfast.workloads.expressions import rank, text, word
 from holdfast.workloads.files import InputFile
 from holdfast.workloads.generated import Rows
 from holdfast.workloads.picks import Pick, pick_texts
@@ -27,7 +27,7 @@ def pipeline(parallelism: int = 2) -> Pipeline:
 
 
 def _expressions(options: Options) -> dict[str, str]:
-    tags = ", ".join(word(rank(lane, VOCABULARY, POWER)) for lane in range(MOST))
+    tags = ", ".join(text(word(rank(lane, VOCABULARY, POWER))) for lane in range(MOST))
     return {"hashtags": f"slice(array({tags}), 1, cast({rank(MOST, MOST + 1, 2)} as int))"}
 
 
@@ -51,6 +51,7 @@ HASHTAGS = Workload(
     columns=("key", "count"),
     input=pa.schema({"hashtags": pa.list_(pa.string())}),
     lanes=MOST + 1,
+    vocabulary=VOCABULARY,
     expressions=_expressions,
     rows=_rows,
     picks=_picks,

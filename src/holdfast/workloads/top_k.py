@@ -55,6 +55,7 @@ TOP_K = Workload(
     columns=("page", "start", "end", "rank", "visits"),
     input=pa.schema({"page": pa.string(), "time": TIME}),
     lanes=1,
+    vocabulary=0,
     expressions=_expressions,
     rows=_rows,
     picks=_picks,

@@ -44,6 +44,7 @@ WORD_COUNT = Workload(
     columns=("key", "count"),
     input=pa.schema({"text": pa.string()}),
     lanes=WORDS,
+    vocabulary=VOCABULARY,
     expressions=_expressions,
     rows=_rows,
     picks=_picks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
@@ -16,8 +15,7 @@ from holdfast.workloads.picks import TIME, Pick, pick_text, pick_time
 from holdfast.workloads.workload import Options, Workload
 
 WORDS, VOCABULARY, POWER = 20, 10_000, 4
-FRAGMENT_BYTES = 140
-"""Twenty words of six letters and nineteen spaces are 139 bytes; a space more makes 140."""
+"""Twenty words of six letters, each with a space behind it: 140 bytes."""
 
 
 def pipeline(parallelism: int = 2, every: str = "5 seconds") -> Pipeline:
@@ -32,13 +30,12 @@ def pipeline(parallelism: int = 2, every: str = "5 seconds") -> Pipeline:
 
 
 def _expressions(options: Options) -> dict[str, str]:
-    text = f"rpad({sentence(WORDS, VOCABULARY, POWER)}, {FRAGMENT_BYTES}, ' ')"
-    return {"text": text, "time": time(options.rate)}
+    return {"text": sentence(WORDS, VOCABULARY, POWER), "time": time(options.rate)}
 
 
 def _rows(rows: Rows, options: Options) -> pa.Table:
     texts = generated.sentence(rows, options.seed, WORDS, VOCABULARY, POWER)
-    return pa.table({"text": pc.utf8_rpad(texts, FRAGMENT_BYTES), "time": generated.times(rows, options.rate)})
+    return pa.table({"text": texts, "time": generated.times(rows, options.rate)})
 
 
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
@@ -52,6 +49,7 @@ WORD_FREQUENCY = Workload(
     columns=("word", "start", "end", "count"),
     input=pa.schema({"text": pa.string(), "time": TIME}),
     lanes=WORDS,
+    vocabulary=VOCABULARY,
     expressions=_expressions,
     rows=_rows,
     picks=_picks,

@@ -52,9 +52,9 @@ class Workload:
     """A named pipeline with its input. ``columns`` are those of the output, ``input`` those of the stream.
 
     ``pipeline(parallelism=2)`` is what runs. Generated rows are given twice: as SQL text for each input column over
-    ``value``, the row's number, and ``u0``, ``u1`` ..., as many random draws as there are ``lanes`` (``expressions``);
-    and as a function of row numbers without Spark (``rows``). Both give the same rows. ``picks`` says which columns of
-    a file are read.
+    ``value``, the row's number, ``u0``, ``u1`` ..., as many random draws as there are ``lanes``, and ``words``, those
+    of the ``vocabulary`` (``expressions``); and as a function of row numbers without Spark (``rows``). Both give the same
+    rows. ``picks`` says which columns of a file are read.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Workload:
     columns: tuple[str, ...]
     input: pa.Schema
     lanes: int
+    vocabulary: int
     expressions: Callable[[Options], dict[str, str]]
     rows: Callable[[Rows, Options], pa.Table]
     picks: Callable[[InputFile, Options], tuple[Pick, ...]]
@@ -81,7 +82,7 @@ class Workload:
         from holdfast.workloads.sources import file_stream, generated_stream
 
         if options.input is None:
-            drawn = draws(options.seed, self.lanes)
+            drawn = draws(options.seed, self.lanes, self.vocabulary)
             return generated_stream(spark, options.rate, options.partitions, drawn, self.expressions(options))
         file = open_input(options.input)
         return file_stream(spark, file, self.picks(file, options), options.epochs, options.partitions)
