@@ -53,8 +53,8 @@ class Workload:
 
     ``pipeline(parallelism=2)`` is what runs. Generated rows are given twice: as SQL text for each input column over
     ``value``, the row's number, ``u0``, ``u1`` ..., as many random draws as there are ``lanes``, and ``words``, those
-    of the ``vocabulary`` (``expressions``); and as a function of row numbers without Spark (``rows``). Both give the same
-    rows. ``picks`` says which columns of a file are read.
+    of the ``vocabulary`` (``expressions``); and as a function of row numbers without Spark (``rows``). Both give the
+    same rows. ``picks`` says which columns of a file are read.
     """
 
     name: str
