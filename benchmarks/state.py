@@ -17,6 +17,7 @@ the hashes of a change (5 ms) is needless when its keys are in the table already
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 import time
@@ -174,9 +175,19 @@ def against_polars(keys: int, rows: int, epochs: int) -> None:
     line("polars, group-by of all rows anew", over, f"we take {ratio(ours, over):.2f} x this")
 
 
+def bare_sync(path: Path) -> None:
+    with path.open("wb") as file:
+        file.write(bytes(33_000))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def syncing(directory: Path, times: int) -> None:
     print("fsync: one file of 10,000 rows (off survives a process's crash, on a machine's too)")
     rows = rows_for(np.arange(10_000), np.random.default_rng(4))
+    line(
+        "for comparison: one bare fsync", [spent(lambda: bare_sync(directory / "bare")) for _ in range(times)], "33 KB"
+    )
     for on in (False, True):
         store = Store(directory / f"sync-{on}", Sync(on, on, on))
         with store.writer("benchmark", fold_at=0) as writer:
