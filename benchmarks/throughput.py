@@ -6,10 +6,8 @@
 Each measurement has a process of its own. Structured Streaming runs with the RocksDB state store and changelog
 checkpointing, as many shuffle partitions as cores, in update mode; both write what changed in a batch as Parquet
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
-included; the first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on and
-off, ``--idle`` times an epoch with next to no rows through four levels.
-
-Where the time of an epoch goes is printed by ``--profile``; docs/runtime.md says what was learned from it.
+included; the first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on
+and off, ``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
@@ -79,8 +77,10 @@ def structured(query: str, stream: Any) -> Any:
 
     if query == "keyed-count":
         return stream.groupBy("key").count()
-    words = stream.withWatermark("time", "0 seconds").select("time", F.explode(F.split("fragment", " ")).alias("word"))
-    return words.groupBy(F.window("time", "30 seconds", "10 seconds"), "word").count()
+    words = stream.withWatermark("time", "0 seconds").select(
+        "time", F.explode(F.split(F.trim("text"), " ")).alias("word")
+    )
+    return words.groupBy(F.window("time", "30 seconds", "5 seconds"), "word").count()
 
 
 def measure(system: str, query: str, rows: int, batches: int, sink: str, every: int) -> dict[str, Any]:
@@ -98,6 +98,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         job.awaitTermination()
         progress = job._query.recentProgress
     else:
+
         def write(frame: Any, epoch: int) -> None:
             frame.write.mode("append").parquet(str(folder / "output"))
 

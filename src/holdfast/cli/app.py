@@ -12,6 +12,7 @@ from holdfast.cli.advise import advise
 from holdfast.cli.emulate import emulate
 from holdfast.cli.fidelity import fidelity
 from holdfast.cli.generate import generate
+from holdfast.cli.history import history
 from holdfast.cli.plan import plan
 from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
@@ -40,6 +41,7 @@ app.command()(advise)
 app.command()(emulate)
 app.command()(schedule)
 app.command()(run)
+app.command()(history)
 app.command()(store)
 app.command()(state)
 

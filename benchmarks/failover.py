@@ -1,0 +1,277 @@
+"""Half of the nodes die: how soon is the next answer there, and when is it exact? Holdfast and Structured Streaming.
+
+    .venv/bin/python benchmarks/failover.py                                  # 100,000 and 2,000,000 keys, both clusters
+    .venv/bin/python benchmarks/failover.py --keys 100000 --cluster standalone --repeat 1
+
+The same keyed count over the same stream on four nodes of one core each; two of them are killed with SIGKILL in the
+middle of the run. ``standalone``: a master and four workers on loopback, and worker and executor of a node die together, so
+that nobody comes in their place. ``local-cluster``: executors die and Spark starts new ones at once, which take CPU from
+the survivors. Structured Streaming runs as it is set up by default, with the RocksDB state store and changelog
+checkpointing and one shuffle partition a node.
+
+An answer is a batch whose output is there: for Structured Streaming a batch that is committed, for Holdfast output that is
+published, tentative or final. It is exact and caught up when everything published for the newest epoch is final.
+Times are seconds after the kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+HOME = Path(pyspark.__file__).parent
+NODES = 4
+LOOPBACK = {
+    **os.environ,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_LOCAL_HOSTNAME": "localhost",
+    "SPARK_HOME": str(HOME),
+    "PYSPARK_PYTHON": sys.executable,
+}
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A master and four workers; their processes, so that one can be killed."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    log = (folder / "cluster.log").open("w")
+    here = ["--host", "localhost", "--webui-port", "0"]
+
+    def launch(*words: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([str(HOME / "bin/spark-class"), *words], env=LOOPBACK, stdout=log, stderr=log)
+
+    url = f"spark://localhost:{port}"
+    master = launch("org.apache.spark.deploy.master.Master", *here, "--port", str(port))
+    workers = []
+    for number in range(NODES):
+        size = ["--cores", "1", "--memory", "1400m", "--work-dir", str(folder / f"worker-{number}")]
+        workers.append(launch("org.apache.spark.deploy.worker.Worker", *here, *size, url))
+    while len(re.findall("Registering worker", (folder / "cluster.log").read_text())) < NODES:
+        time.sleep(0.1)
+    try:
+        yield url, workers
+    finally:
+        for process in [*workers, master]:
+            process.kill()
+            process.wait()
+
+
+def executors(application: str) -> dict[str, int]:
+    """Executor number to process number."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and application in words:
+            found[words[words.index("--executor-id") + 1]] = int(folder.name)
+    return found
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill_two(application: str, whole_nodes: bool) -> float:
+    """SIGKILL two nodes at once; the moment."""
+    victims = [number for _, number in sorted(executors(application).items())[1:3]]
+    if whole_nodes:
+        victims = [parent(number) for number in victims] + victims
+    moment = time.time()
+    for number in victims:
+        os.kill(number, signal.SIGKILL)
+    return moment
+
+
+def stream_of(spark: Any, keys: int, rows: int) -> Any:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", NODES)
+    return stream.load().selectExpr(f"value % {keys} AS key")
+
+
+def run_structured(master: str, keys: int, rows: int, kill_at: int, whole_nodes: bool, folder: Path) -> dict[str, Any]:
+    from pyspark.sql import SparkSession
+
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "localhost")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executor.memory", "1g")
+        .config("spark.sql.shuffle.partitions", str(NODES))
+        .config("spark.sql.streaming.stateStore.providerClass", rocks)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    ended: list[tuple[int, float]] = []
+    reached = threading.Event()
+
+    def write(frame: Any, epoch: int) -> None:
+        frame.write.mode("append").parquet(str(folder / "output"))
+        ended.append((epoch, time.time()))
+        if epoch >= kill_at:
+            reached.set()
+
+    counted = stream_of(spark, keys, rows).groupBy("key").count()
+    query = (
+        counted.writeStream.outputMode("update").foreachBatch(write)
+        .trigger(processingTime="1 second").option("checkpointLocation", str(folder / "checkpoint")).start()
+    )  # fmt: skip
+    reached.wait(300)
+    moment = kill_two(spark.sparkContext.applicationId, whole_nodes)
+    until = time.monotonic() + 90
+    while time.monotonic() < until and len([at for _, at in ended if at > moment]) < 4 and query.isActive:
+        time.sleep(0.05)
+    after = [at - moment for _, at in ended if at > moment]
+    query.stop()
+    spark.stop()
+    return {"answer": after[0] if after else None, "exact": after[0] if after else None, "fidelity": 1.0}
+
+
+def run_holdfast(
+    master: str, keys: int, rows: int, kill_at: int, whole_nodes: bool, folder: Path, replicas: int
+) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from holdfast import operators as op
+    from holdfast.runtime.spark import spark_session, start
+
+    spark = spark_session(master, settings={"spark.executor.memory": "1g"})
+    pipeline = op.Pipeline(
+        op.source("keys", parallelism=2),
+        op.step("counts", op.aggregate({"key": pa.int64()}, count=op.count()), "keys", parallelism=NODES),
+    )
+    events: list[dict[str, Any]] = []
+    reached = threading.Event()
+
+    def listen(event: dict[str, Any]) -> None:
+        events.append({**event, "heard": time.time()})
+        if event["kind"] == "answered" and event["epoch"] >= kill_at:
+            reached.set()
+
+    chosen = [f"counts/{number}" for number in range(replicas)]
+    job = start(
+        stream_of(spark, keys, rows), pipeline, store=folder / "store", nodes=NODES, trigger="1 second",
+        checkpoint_every=10, replicas=chosen, listeners=[listen],
+    )  # fmt: skip
+    reached.wait(300)
+    moment = kill_two(spark.sparkContext.applicationId, whole_nodes)
+
+    until = time.monotonic() + 90
+    told: dict[str, Any] = {"exact": None}
+    while time.monotonic() < until and told["exact"] is None and job.isActive:
+        time.sleep(0.05)
+        told = since(moment, list(events))
+    job.stop()
+    spark.stop()
+    return told
+
+
+def since(moment: float, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """When the loss was noticed, when the next answer came, and when everything was exact again, after the kill."""
+    later = [event for event in events if event["heard"] > moment]
+    lost = next((number for number, event in enumerate(later) if event["kind"] == "nodes lost"), None)
+    if lost is None:
+        return {"noticed": None, "answer": None, "exact": None, "fidelity": None}
+    epochs = [event for event in later[lost:] if event["kind"] == "epoch"]
+    whole = [event for event in epochs if not event["absent"] and not event["tentative"]]
+    return {
+        "noticed": later[lost]["heard"] - moment,
+        "answer": epochs[0]["heard"] - moment if epochs else None,
+        "exact": whole[0]["heard"] - moment if whole else None,
+        "fidelity": epochs[0]["fidelity"] if epochs else None,
+    }
+
+
+def once(system: str, cluster: str, keys: int, rows: int, kill_at: int, replicas: int) -> dict[str, Any]:
+    """One run in this process, on a cluster of its own."""
+    os.environ.update(
+        {name: LOOPBACK[name] for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_HOME", "PYSPARK_PYTHON")}
+    )
+    with tempfile.TemporaryDirectory(prefix="holdfast-failover-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        whole = cluster == "standalone"
+
+        def go(master: str) -> dict[str, Any]:
+            if system == "structured":
+                return run_structured(master, keys, rows, kill_at, whole, folder)
+            return run_holdfast(master, keys, rows, kill_at, whole, folder, replicas)
+
+        if whole:
+            with standalone(folder) as (url, _):
+                return go(url)
+        return go(f"local-cluster[{NODES},1,1400]")
+
+
+def apart(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, __file__, "--one", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--keys", type=int, action="append")
+    parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--replicas", type=int, default=0, help="replicate so many of the four tasks")
+    parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        system, cluster, *numbers = asked.one
+        print(json.dumps(once(system, cluster, *map(int, numbers))))
+        return
+    heads = ("cluster", "keys", "system", "next answer", "fidelity", "exact", "answer ratio", "exact ratio")
+    print("".join(f"{head:>16}" for head in heads))
+    for cluster in asked.cluster or ["standalone", "local-cluster"]:
+        for keys in asked.keys or [100_000, 2_000_000]:
+            rows = max(20_000, keys // 10)
+            found: dict[str, dict[str, float]] = {}
+            for system in ("structured", "holdfast"):
+                runs = [
+                    apart(system, cluster, str(keys), str(rows), "13", str(asked.replicas)) for _ in range(asked.repeat)
+                ]
+                found[system] = {
+                    what: statistics.median([run[what] if run[what] is not None else 90.0 for run in runs])
+                    for what in ("answer", "exact", "fidelity")
+                }
+            for system, times in found.items():
+                ratio = {what: found["structured"][what] / times[what] for what in ("answer", "exact")}
+                cells = [
+                    cluster,
+                    f"{keys:,}",
+                    system,
+                    f"{times['answer']:.2f} s",
+                    f"{times['fidelity']:.2f}",
+                    f"{times['exact']:.2f} s",
+                ]
+                print(
+                    "".join(f"{cell:>16}" for cell in [*cells, f"{ratio['answer']:.1f}x", f"{ratio['exact']:.1f}x"]),
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

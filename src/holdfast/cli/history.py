@@ -1,0 +1,93 @@
+"""``holdfast history``: what happened to a run; for each recovery the cause, the plan, the reasons and the times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from holdfast.cli.output import Format, FormatOption, answer
+from holdfast.runtime.history import read_history
+from holdfast.runtime.story import Recovery, recoveries
+
+
+def history(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a run (its --out)")],
+    last: Annotated[int, typer.Option(min=1, help="tell the last N recoveries")] = 5,
+    task: Annotated[
+        str | None, typer.Option(help="tell the story of one task, such as counts/0, event by event")
+    ] = None,
+    events: Annotated[bool, typer.Option(help="every event, one a line")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """Why a run recovered the way it did.
+
+    Examples: holdfast history run-1; holdfast history run-1 --last 1; holdfast history run-1 --task counts/0
+    """
+    told = list(read_history(folder))
+    if task is not None or events:
+        kept = [event for event in told if task is None or _speaks_of(event, task)]
+        answer({"events": kept}, form, lambda console: _events(console, kept))
+        return
+    found = recoveries(told)[-last:]
+    epochs = sum(event["kind"] == "epoch" for event in told)
+    content = {"epochs": epochs, "recoveries": [each.as_json() for each in found]}
+    answer(content, form, lambda console: _read(console, found, epochs))
+
+
+def _speaks_of(event: dict[str, Any], task: str) -> bool:
+    def within(value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(within(key) or within(item) for key, item in value.items())
+        if isinstance(value, list):
+            return any(within(item) for item in value)
+        return bool(value == task)
+
+    return within(event)
+
+
+def _events(console: Console, events: list[dict[str, Any]]) -> None:
+    start = events[0]["time"] if events else 0.0
+    for event in events:
+        rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("time", "kind"))
+        line = f"{event['time'] - start:9.3f} s  {event['kind']:<16} {rest}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(console: Console, found: list[Recovery], epochs: int) -> None:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(f"{epochs} epochs, {len(found)} recoveries told" if found else f"{epochs} epochs, nothing was lost")
+    for number, each in enumerate(found, 1):
+        say(f"\n{number}. {', '.join(each.nodes)}: {each.cause} at epoch {each.epoch}")
+        say(f"   down: {', '.join(each.down) or 'nothing, replicas took over'}")
+        if each.promoted:
+            say(f"   promoted: {', '.join(each.promoted)}")
+        if each.answered_after is not None:
+            fidelity = each.answered_fidelity if each.answered_fidelity is not None else 1.0
+            say(f"   next answer after {each.answered_after:.2f} s with fidelity {fidelity:.3f}")
+        for plan in each.plans:
+            say(f"   +{plan['after_s']:.2f} s plan ({plan['scheduler']}): {plan['why']}")
+            placed = ", ".join(f"{task} on {node}" for task, node in plan["recover"].items())
+            say(
+                f"       {placed or 'nothing fits'}"
+                + (f"; waiting: {', '.join(plan['still_down'])}" if plan["still_down"] else "")
+            )
+        for join in each.joined:
+            say(f"   +{join['after_s']:.2f} s joined: {', '.join(join['nodes'])}")
+        for replay in each.replays:
+            first, until = replay["epochs"]
+            side = f", on the side {', '.join(replay['on_the_side'])}" if replay["on_the_side"] else ""
+            kept = f", from buffers {', '.join(replay['from_buffers'])}" if replay["from_buffers"] else ""
+            say(
+                f"   +{replay['after_s']:.2f} s replay of epochs {first} to {until} in {replay['seconds']:.2f} s: "
+                f"{', '.join(replay['tasks'])}{side}{kept}"
+            )
+        say(
+            "   not exact again yet"
+            if each.exact_after is None
+            else f"   exact and caught up after {each.exact_after:.2f} s"
+        )

@@ -1,0 +1,110 @@
+"""Recoveries told from a history: what was lost and why, what was planned and why so, how long each step took. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Recovery:
+    """One failure and the way back. Times are seconds after it; None: has not happened."""
+
+    at: float
+    epoch: int | None
+    nodes: list[str]
+    cause: str
+    down: list[str]
+    promoted: list[str] = field(default_factory=list)
+    plans: list[dict[str, Any]] = field(default_factory=list)
+    replays: list[dict[str, Any]] = field(default_factory=list)
+    joined: list[dict[str, Any]] = field(default_factory=list)
+    answered_after: float | None = None
+    answered_fidelity: float | None = None
+    least_fidelity: float = 1.0
+    exact_after: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "at": self.at,
+            "epoch": self.epoch,
+            "nodes": self.nodes,
+            "cause": self.cause,
+            "down": self.down,
+            "promoted": self.promoted,
+            "plans": self.plans,
+            "replays": self.replays,
+            "joined": self.joined,
+            "answered_after_s": self.answered_after,
+            "answered_fidelity": self.answered_fidelity,
+            "least_fidelity": self.least_fidelity,
+            "exact_after_s": self.exact_after,
+        }
+
+
+def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
+    """Every failure of a history. A loss that comes before the last one is recovered from joins it, as a new entry."""
+    told: list[Recovery] = []
+    open_: list[Recovery] = []
+    begun: dict[int, dict[str, Any]] = {}
+    for event in events:
+        match event["kind"]:
+            case "nodes lost":
+                made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
+                told.append(made)
+                open_.append(made)
+            case "promoted" if open_:
+                open_[-1].promoted += event["tasks"]
+            case "nodes joined":
+                for each in open_:
+                    each.joined.append({"after_s": _after(each, event), "nodes": event["nodes"]})
+            case "recovery plan":
+                for each in open_[-1:]:
+                    each.plans.append(_plan(each, event))
+            case "replay":
+                begun[event["run"]] = dict(event)
+            case "run" if event["run"] in begun:
+                for each in open_[-1:]:
+                    each.replays.append(_replay(each, begun[event["run"]], event))
+            case "epoch":
+                _answer(open_, event)
+                if not event["absent"] and not event["tentative"]:
+                    for each in open_:
+                        each.exact_after = _after(each, event)
+                    open_ = []
+    return told
+
+
+def _answer(open_: list[Recovery], event: Mapping[str, Any]) -> None:
+    for each in open_:
+        each.least_fidelity = min(each.least_fidelity, event["fidelity"])
+        if each.answered_after is None:
+            each.answered_after, each.answered_fidelity = _after(each, event), event["fidelity"]
+
+
+def _plan(each: Recovery, event: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "after_s": _after(each, event),
+        "scheduler": event["scheduler"],
+        "capacity": event["capacity"],
+        "recover": event["recover"],
+        "queries": event["queries"],
+        "still_down": event["still_down"],
+        "why": event["why"],
+    }
+
+
+def _replay(each: Recovery, begun: Mapping[str, Any], done: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "after_s": _after(each, begun),
+        "seconds": done["seconds"],
+        "epochs": [begun["first"], begun["last"]],
+        "tasks": begun["tasks"],
+        "on_the_side": begun["on_the_side"],
+        "from_buffers": begun["from_buffers"],
+    }
+
+
+def _after(each: Recovery, event: Mapping[str, Any]) -> float:
+    return round(float(event["time"]) - each.at, 3)
