@@ -31,4 +31,4 @@ def answer(content: Mapping[str, Any], form: Format, read: Callable[[Console], N
 
 
 def warn(message: str) -> None:
-    progress.print(f"holdfast: warning: {message}", style="yellow", highlight=False, markup=False)
+    progress.print(f"holdfast: warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)

@@ -61,10 +61,22 @@ class Ladder:
         """Keep those plans (columns) that beat the one on their rung: more value, or as much for less cost."""
         costs = self._costs @ plans
         for column, (value, cost) in enumerate(zip(values.tolist(), costs.tolist(), strict=True)):
-            level = int(np.ceil(cost / self.width - 1e-6))
+            level = self._level(cost)
             held = self._rungs.get(level)
             if held is None or value > held.value + self._noise or (value >= held.value and cost < held.cost):
                 self._rungs[level] = Rung(value, cost, plans[:, column].copy())
+
+    def _level(self, cost: float) -> int:
+        """A rung holds costs above that of the one below, up to its own."""
+        return int(np.ceil(cost / self.width - 1e-6))
+
+    def to_the_next(self, rung: Rung) -> float:
+        """The most that can be added without passing over the next rung."""
+        return (self._level(rung.cost) + 1) * self.width - rung.cost
+
+    def to_the_one_below(self, rung: Rung) -> float:
+        """The least that must go to come down to the rung below."""
+        return rung.cost - (self._level(rung.cost) - 1) * self.width
 
     def within(self, limit: float) -> list[Rung]:
         """Rungs that cost no more than this, cheapest first."""

@@ -81,7 +81,8 @@ def _climb(problem: Problem, ladder: Ladder, candidates: Candidates, rung: Rung,
     """Offer the rung's plan with the best single tasks, and with the best candidates of the decomposition."""
     _, gains = problem.worths(rung.plan)
     order = _by_density(problem, np.where(rung.plan, 0.0, gains))
-    steps = _steps(problem, ladder, order)
+    spent = np.cumsum(problem.topology.costs[order])
+    steps = _steps(order, int(np.searchsorted(spent, ladder.to_the_next(rung) * (1 + 1e-9), "right")))
     grown = np.repeat(rung.plan[:, np.newaxis], len(steps), axis=1)
     for column, step in enumerate(steps):
         grown[step, column] = True
@@ -95,8 +96,11 @@ def _come_down(problem: Problem, ladder: Ladder, rung: Rung) -> None:
     _, losses = problem.worths(rung.plan)
     held = np.flatnonzero(rung.plan & (problem.topology.costs > 0))
     order = held[np.argsort(losses[held] / problem.topology.costs[held], kind="stable")]
-    steps = _steps(problem, ladder, _spread(problem, order))
-    steps += [np.array([place]) for place in held[np.argsort(losses[held], kind="stable")[:SINGLES]]]
+    order = _spread(problem, order)
+    freed = np.cumsum(problem.topology.costs[order])
+    steps = _steps(order, min(len(order), 1 + int(np.searchsorted(freed, ladder.to_the_one_below(rung) * (1 - 1e-9)))))
+    if len(steps) > 1:
+        steps += [np.array([place]) for place in held[np.argsort(losses[held], kind="stable")[:SINGLES]]]
     if not steps:
         return
     plans = np.repeat(rung.plan[:, np.newaxis], len(steps), axis=1)
@@ -106,11 +110,12 @@ def _come_down(problem: Problem, ladder: Ladder, rung: Rung) -> None:
     ladder.offer(useful, values)
 
 
-def _steps(problem: Problem, ladder: Ladder, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The first few tasks one by one, and as many of the first as fill a rung, where rungs are that wide."""
-    steps = [np.array([place]) for place in order[:SINGLES]]
-    fitting = order[np.cumsum(problem.topology.costs[order]) <= ladder.width * (1 + 1e-9)]
-    return [*steps, fitting] if len(fitting) > 1 else steps
+def _steps(order: NDArray[np.int64], together: int) -> list[NDArray[np.int64]]:
+    """The first few tasks one by one and some of the first together; where that is many, single ones are no step."""
+    if together > SINGLES:
+        return [order[:together]]
+    steps = [order[place : place + 1] for place in range(min(SINGLES, len(order)))]
+    return [*steps, order[:together]] if together > 1 else steps
 
 
 def _spread(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.int64]:
