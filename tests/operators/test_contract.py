@@ -147,7 +147,7 @@ def test_a_signature_is_plain_data_and_tells_pipelines_apart() -> None:
             "keyed by other, which would spread rows with equal k over tasks; key it by k",
         ),
         (
-            lambda: op.Pipeline(op.source("s"), op.step("o", op.tumbling(1, "k", "t", n=op.count()), "s")).timed,
+            lambda: op.Pipeline(op.source("s"), op.step("o", op.tumbling(1, "k", "t", n=op.count()), "s")),
             "operator o: it needs event time, but no source upstream of it names one",
         ),
     ],

@@ -112,7 +112,7 @@ class Pipeline:
 
     def __init__(self, *steps: Step) -> None:
         object.__setattr__(self, "steps", tuple(steps))
-        _ = self.topology  # whatever is wrong is told now
+        _ = self.topology, self.timed  # whatever is wrong is told now
         for each in steps:
             self._check_keys(each)
             if each.operator.tables and any(not given.key for given in each.inputs) and each.parallelism > 1:
