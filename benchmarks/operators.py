@@ -7,8 +7,8 @@ not count): ``prepare`` (senders, the hot path: every row passes), ``process`` (
 version, answer), beside polars' own group-by of the same rows, which remembers nothing and uses all cores. Learned from
 profiling: Arrow's group-by on one thread takes about half the time of polars' here, in the same order and with the same
 float sums every time (polars on two threads gives sums that differ in the last bits from run to run; the last line
-counts them). Counts by integer keys that lie close together go by array index, a tenth of that. In ``process``, folding
-takes about as long as look-up and new version of the state table together.
+counts them). Counts by integer keys that lie close together go by array index, a tenth of that. In the windows'
+``process`` more than half is the state table: look-up, new version, deletes.
 """
 
 from __future__ import annotations
