@@ -290,18 +290,17 @@ def _advise_pipeline(
 
 def _read_pipeline(console: Console, found: PipelineAdvice) -> None:
     table = Table(box=None, pad_edge=False)
-    for column in ("stage", "share of downtime", "sla", "strategy", "copies", "checkpoint", "recovery", "cost"):
+    for column in ("stage", "share", "sla", "strategy", "copies", "period", "recovery", "cost"):
         table.add_column(column, justify="left" if column in ("stage", "strategy") else "right")
     for stage in found.stages:
         best = stage.advice.options[0]
-        period = f"every {say_duration(best.period_s)}" if best.period_s else "-"
         table.add_row(
             stage.name,
             f"{stage.share * 100:.4g} %",
             f"{stage.sla:.8g}",
             best.strategy,
             str(best.nodes),
-            period,
+            say_duration(best.period_s) if best.period_s else "-",
             f"{best.recovery_factor:.4g}x",
             f"{best.total_factor:.4g}x",
         )
