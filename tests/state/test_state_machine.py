@@ -28,6 +28,7 @@ from holdfast.state import (
     Writer,
     merge_states,
 )
+from holdfast.state import local as local_module
 from holdfast.state import run as run_module
 from holdfast.state import table as table_module
 from holdfast.state.keys import hash64
@@ -53,6 +54,7 @@ class StateMachine(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(table_module, "FOLD_ROWS", 3),
             mock.patch.object(run_module, "MIN_INDEXED", 2),
+            mock.patch.object(local_module, "FOLD_STEPS", 2),
             *self.more_patches(),
         ]
         for patch in self.patches:

@@ -11,12 +11,14 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
-from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState
+from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState, fence
 from holdfast.state import files as files_module
 from holdfast.state import writer as writer_module
+from holdfast.state.verify import verify
 
 COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa.int64())]))
 _unique = itertools.count()
@@ -310,3 +312,25 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         careful.journal_write(2, "S/1", b"x", token=1)
         assert told() == ["sync file", "name 000000000002", "sync 000000000002"]
     writer.close()
+
+
+def test_of_two_who_claim_at_the_same_moment_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(url)
+    with store.writer("quick") as writer:
+        # The other one looked before the first claim was there.
+        monkeypatch.setattr(fence, "newest_token", lambda _: 0)
+        with pytest.raises(Held, match="at this very moment"):
+            fence.claim(store.files, "slow", 30, force=False, clock=store.clock)
+        monkeypatch.undo()
+        writer.check()
+
+
+def test_an_output_that_somebody_else_put_there_is_judged_by_reading_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.writer("job").close()
+    (tmp_path / "output/final").mkdir(parents=True)
+    path = tmp_path / "output/final/000000000001-O5-0.parquet"
+    pq.write_table(pa.table({"epoch": [1], "task": ["O5/0"]}), path)
+    assert verify(store).whole
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [one.path for one in verify(store).findings] == ["output/final/000000000001-O5-0.parquet"]

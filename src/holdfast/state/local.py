@@ -29,7 +29,7 @@ from holdfast.state.task import TaskState
 
 _NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
 _FOLD_RATIO = 2
-_FOLD_STEPS = 8
+FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
 
 
@@ -138,7 +138,7 @@ class LocalState:
             if step.epoch <= base.epoch and step is not base:
                 self._remove(step)
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
-        if len(tail) < _FOLD_STEPS:
+        if len(tail) < FOLD_STEPS:
             return
         if sum(step.nbytes for step in tail) > base.nbytes:
             with contextlib.suppress(Missing):

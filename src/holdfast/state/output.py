@@ -51,8 +51,7 @@ def write(
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(full, names=[*own, *table.schema.names]), sink)
     data = sink.getvalue()
-    # The checksum goes first, under a name of its own, so that whatever file is there in the end has one.
-    files.put(f"{sums_folder(kind)}/{epoch:012d}-{task_folder(task)}-{checksum(data)}", b"", sync)
+    prove(files, kind, epoch, task, data, sync=sync)
     try:
         files.create(name, data, sync)
     except FileExistsError:
@@ -60,6 +59,11 @@ def write(
             return False
         files.put(name, data, sync)
     return True
+
+
+def prove(files: Files, kind: Kind, epoch: int, task: str, data: pa.Buffer, *, sync: bool) -> None:
+    """Put down the checksum of an output, under a name of its own, before the output itself gets its name."""
+    files.put(f"{sums_folder(kind)}/{epoch:012d}-{task_folder(task)}-{checksum(data)}", b"", sync)
 
 
 def sums_folder(kind: Kind) -> str:

@@ -1,0 +1,110 @@
+"""A node's copies used by several workers at once, and how files stay few."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.state import Change, LocalState, Missing, StateSchema, TaskState
+
+SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
+NOTHING = pa.table({"k": pa.array([], pa.int64())})
+
+
+def change(epoch: int, rows: int = 20) -> Change:
+    keys = np.random.default_rng(epoch).permutation(60)[:rows]
+    return Change(pa.table({"k": keys, "v": np.full(rows, epoch)}), NOTHING)
+
+
+def test_a_worker_loads_while_another_saves_and_folds(tmp_path: Path) -> None:
+    versions = {0: TaskState.empty({"t": SCHEMA}, 0)}
+    for epoch in range(1, 61):
+        versions[epoch] = versions[epoch - 1].apply({"t": change(epoch)}, epoch)
+    LocalState(tmp_path).restore("O/0", versions[0])
+    saved, trouble = [0], list[str]()
+    finished = threading.Event()
+
+    def save() -> None:
+        node = LocalState(tmp_path)
+        for epoch in range(1, 61):
+            node.save("O/0", epoch, {"t": change(epoch)})
+            saved[0] = epoch
+            node.drop("O/0", max(epoch - 12, 0))
+        finished.set()
+
+    def load() -> None:
+        node, cached, turns = LocalState(tmp_path), None, 0
+        while not finished.is_set() or turns < 5:
+            turns += 1
+            epoch = saved[0]
+            try:
+                state = node.load("O/0", epoch, cached)
+            except HoldfastError as error:
+                # Meanwhile the other one may have let go of it; whoever is that slow has to ask again.
+                if epoch > saved[0] - 12:
+                    trouble.append(str(error))
+                continue
+            if state != versions[epoch]:
+                trouble.append(f"version {epoch} is wrong")
+            cached = state if turns % 3 else None
+
+    threads = [threading.Thread(target=save), threading.Thread(target=load), threading.Thread(target=load)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trouble == []
+    assert LocalState(tmp_path).load("O/0", 60) == versions[60]
+
+
+def test_files_stay_few_and_bytes_follow_the_changes(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    rows = pa.table({"k": np.arange(20_000), "v": np.zeros(20_000, np.int64)})
+    state = TaskState.empty({"t": SCHEMA}, 0).apply({"t": Change(rows, NOTHING)}, 0)
+    node.restore("O/0", state)
+    whole = node.nbytes("O/0")
+    most = 0
+    for epoch in range(1, 201):
+        state = state.apply({"t": change(epoch)}, epoch)
+        node.save("O/0", epoch, {"t": change(epoch)})
+        node.drop("O/0", epoch - 1)
+        most = max(most, len(list((tmp_path / "O-0").iterdir())))
+    assert node.load("O/0", 200) == state
+    assert most <= 20
+    assert node.nbytes() < 1.2 * whole
+    assert node.tasks() == ["O/0"]
+    with pytest.raises(Missing, match="version 3 is not whole"):
+        node.load("O/0", 3)
+    node.forget("O/0")
+    assert node.nbytes() == 0
+
+
+def test_a_run_again_with_other_tables_counts_as_a_whole(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    node.restore("O/0", TaskState.empty({"t": SCHEMA, "u": SCHEMA}, 0))
+    node.save("O/0", 1, {"t": change(1), "u": change(2)})
+    node.save("O/0", 1, {"t": change(1)})
+    assert len(node.load("O/0", 1)["t"]) == 20
+    node.save("O/0", 2, {})
+    assert node.load("O/0", 2).epoch == 2
+
+
+def test_names_of_any_kind_are_told_apart(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    names = ["a-1/0", "a/10", "a%2F/0", "straße 7/3", "../up/0"]
+    for number, task in enumerate(names):
+        node.restore(task, TaskState(number, {"t.x/%": TaskState.empty({"t": SCHEMA}, number)["t"]}))
+    assert sorted(node.tasks()) == sorted(names)
+    for number, task in enumerate(names):
+        assert list(node.load(task, number).tables) == ["t.x/%"]
+    assert {path.parent for path in tmp_path.rglob("*.arrow")} == {tmp_path / path.name for path in tmp_path.iterdir()}
+    for bad in ("O3", "/0", "O3/x", ""):
+        with pytest.raises(Invalid, match="expected operator/number, such as O3/0"):
+            node.epochs(bad)
+    with pytest.raises(Invalid, match="is the most"):
+        node.epochs("x" * 300 + "/0")
