@@ -346,7 +346,7 @@ class Coordinator:
             held = standing.buffers.get(task)
             grows = held is not None and held[0] == work.node and held[2] == work.first - 1
             standing.buffers[task] = (work.node, held[1] if held and grows else work.first, work.last)
-        if not standing.down:
+        if standing.all_up:
             epochs = work.last - work.first + 1
             self._rates[self.topology.index[task]] = report.rows_out / epochs
             self._seconds[task] = report.seconds / epochs
@@ -458,6 +458,8 @@ class Coordinator:
         standing = self.standing
         if standing.down or standing.head - standing.checkpoint > HANDOVER or self._checkpointing is not None:
             return
+        if self._answer_first and self.pending is not None:
+            return
         missing = [task for task in self.replicated if task not in standing.replicas]
         if not missing or len(standing.nodes) < 2:
             return
@@ -479,6 +481,8 @@ class Coordinator:
             self._epoch_done(epoch)
             return
         behind = standing.behind()
+        if self._answer_first:
+            behind = [copy for copy in behind if copy.lane == "exact"]
         if behind and not standing.down and self._joins_soon(behind, epoch):
             return
         if self.settings.recovery == "blocking" and (standing.down or standing.cold):

@@ -53,7 +53,18 @@ class Standing:
 
     @property
     def down(self) -> tuple[Task, ...]:
+        if self.all_up:
+            return ()
         return tuple(task for task in self.tasks if task not in self.homes)
+
+    @property
+    def all_up(self) -> bool:
+        return len(self.homes) == len(self.tasks)
+
+    @property
+    def caught_up(self) -> bool:
+        """Every copy that lives has come to the head."""
+        return all(home.position >= self.head for homes in (self.homes, self.replicas) for home in homes.values())
 
     def place(self, task: Task, node: str) -> None:
         """A task that is down comes up on this node, from the checkpoint; one without state from where it was."""
@@ -111,6 +122,8 @@ class Standing:
     def exact(self, epoch: int) -> NDArray[np.bool_]:
         """Which tasks can process this epoch exactly: their state is at the one before, as is everything upstream."""
         able = np.ones(len(self.topology.tasks), np.bool_)
+        if self.all_up and epoch == self.head + 1 and self.caught_up:
+            return able
         for operator in self.topology.operators:
             streams = self.topology.inputs_of(operator.name)
             if not streams:
@@ -125,6 +138,8 @@ class Standing:
 
     def behind(self) -> list[Copy]:
         """Copies that have not come to the head and can: nothing upstream of them is down."""
+        if self.caught_up:
+            return []
         whole = np.ones(len(self.topology.tasks), np.bool_)
         copies = []
         for operator in self.topology.operators:

@@ -51,6 +51,8 @@ class Auditor:
             match instruction:
                 case Record("missing", fields):
                     raise Breach(f"the coordinator believes in a state that is not there: {fields['message']}")
+                case Record("checkpoint broken", fields) if "version" in fields["reason"]:
+                    raise Breach(f"a checkpoint is to take what is not there: {fields['reason']}")
                 case Run():
                     self._run(instruction)
                 case Publish(kind="final"):
@@ -72,15 +74,13 @@ class Auditor:
         under_way = [other for number, other in simulation.coordinator.runs.items() if number != run.number]
         if any(other.kind == run.kind for other in under_way):
             raise Breach(f"run {run.number}: another {run.kind} run is under way")
-        seen: set[tuple[Task, str]] = {
-            (w.task, w.lane) for other in under_way for w in other.works if w.lane in ("exact", "replica")
-        }
+        seen = {(work.task, work.lane, work.node) for other in under_way for work in other.works}
         for work in run.works:
             if work.node not in standing.nodes:
                 raise Breach(f"run {run.number}: {work.task} is to run on {work.node}, which is gone")
-            if (work.task, work.lane) in seen:
+            if (work.task, work.lane, work.node) in seen:
                 raise Breach(f"run {run.number}: the {work.lane} copy of {work.task} is worked on twice at once")
-            seen.add((work.task, work.lane))
+            seen.add((work.task, work.lane, work.node))
             if work.lane == "tentative" and not 0 < work.fidelity <= 1:
                 raise Breach(f"run {run.number}: tentative {work.task} with a fidelity of {work.fidelity}")
             homes = standing.homes if work.lane != "replica" else standing.replicas

@@ -19,12 +19,12 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
     topology = topology or drawn_topology(draw)
     nodes = draw.randint(1, 6)
     names = [f"node-{number}" for number in range(nodes)]
-    epochs = epochs or draw.randint(2, 14)
+    epochs = epochs or draw.choice((draw.randint(2, 8), draw.randint(8, 24)))
     timing = _timing(draw)
     racks = draw.choice((0, 0, 2, 3))
     domains = {name: f"rack-{number % racks}" for number, name in enumerate(names)} if racks else {}
     span = max(epochs * timing.interval, epochs * 0.3)
-    faults = [_fault(draw, names, epochs, span, domains) for _ in range(draw.choice((0, 1, 1, 2, 2, 3, 4, 6)))]
+    faults = [_fault(draw, names, epochs, span, domains) for _ in range(draw.choice((0, 1, 1, 2, 3, 4, 6, 8)))]
     # Whoever was killed is back in the end, so that the job can come to its end.
     back = draw.choice((None, None, round(draw.uniform(0.2, 5), 3)))
     if back is None and any(fault.when.epoch is not None for fault in faults):
@@ -51,9 +51,9 @@ def drawn_topology(draw: Random) -> Topology:
     operators: list[Operator] = list(sources)
     streams: list[Stream] = []
     unread = [operator.name for operator in sources]
-    count = draw.randint(max(1, len(sources) - 1), 4)
+    count = draw.randint(max(1, len(sources) - 1), draw.choice((2, 4, 6)))
     for number in range(count):
-        width = draw.randint(1, 3)
+        width = draw.choice((1, 2, 2, 3, 4))
         fan = 2 if len(operators) > 1 and draw.random() < 0.35 else 1
         if number == count - 1:
             fan = max(fan, len([name for name in unread if name.startswith("S")]))
@@ -93,7 +93,7 @@ def _timing(draw: Random) -> Timing:
         run=round(draw.uniform(0.01, 0.2), 3),
         level=round(draw.uniform(0.01, 0.1), 3),
         unit=round(draw.uniform(0.0, 0.1), 3),
-        restore=round(draw.uniform(0.0, 0.5), 3),
+        restore=round(draw.choice((0.0, 0.5, 2.0)) * draw.random(), 3),
         checkpoint=round(draw.choice((0.05, 0.5, 2.0)), 3),
         detect=round(draw.choice((0.01, 0.1, 0.5)), 3),
         report=round(draw.choice((0.001, 0.05)), 3),
@@ -112,7 +112,7 @@ def _settings(draw: Random, topology: Topology, nodes: int) -> Settings:
         replicas=replicas,
         scheduler=draw.choice(SCHEDULERS),
         recovery=draw.choice((RECOVERIES[0], RECOVERIES[0], *RECOVERIES)),
-        capacity=draw.choice((None, None, total / nodes * draw.uniform(1, 3), 1000.0)),
+        capacity=draw.choice((None, round(total / nodes * draw.uniform(1, 1.5), 3), 1000.0)),
         replay_chunk=draw.choice((1, 2, 3, 8)),
     )
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import Event, Instruction, Record
+from holdfast.runtime.events import Event, Instruction, Record, Report, Work
+from holdfast.runtime.processing import coordinated
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.drawn import drawn_scenario, simpler
-from holdfast.runtime.simulation.engines import Digests, Output, undisturbed
+from holdfast.runtime.simulation.engines import Digests, Output, Rows, undisturbed
 from holdfast.runtime.simulation.machine import Engine
+from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario
 from holdfast.runtime.simulation.shell import Hopeless, Simulation
 from holdfast.topology import Task
@@ -51,6 +53,17 @@ class Failure:
 def digest_case(seed: int) -> Case:
     scenario = drawn_scenario(seed)
     return Case(scenario, Digests(scenario.topology, seed))
+
+
+def rows_case(seed: int) -> Case:
+    """A real pipeline over real state tables."""
+    name = sorted(PIPELINES)[seed % len(PIPELINES)]
+    pipeline = PIPELINES[name]()
+    scenario = drawn_scenario(seed, coordinated(pipeline), epochs=2 + seed % 9)
+    return Case(scenario, Rows(pipeline, drawn_batches(pipeline, scenario.epochs, seed)))
+
+
+CASES: Mapping[str, Callable[[int], Case]] = {"digests": digest_case, "rows": rows_case}
 
 
 def attempt(case: Case, tell: bool = False) -> Failure | None:
@@ -101,9 +114,16 @@ def _plain(value: Any) -> str:
     """A value in few words: tasks as O1/0, fields that say nothing left out."""
     if isinstance(value, Task):
         return str(value)
+    if isinstance(value, Work):
+        lane = f"{value.lane} {value.fork}" if value.lane in ("tentative", "side") else value.lane
+        kept = " kept" if value.keep else ""
+        return f"{value.task}@{value.node} {lane} {value.first}..{value.last} from {value.origin} {value.start}{kept}"
+    if isinstance(value, Report):
+        said = "" if value.status == "committed" else f" {value.status}: {value.message}"
+        return f"{value.task}@{value.node} {value.lane} {value.reached}{said}"
     if is_dataclass(value):
-        said = {each.name: getattr(value, each.name) for each in fields(value)}
-        telling = {k: v for k, v in said.items() if v not in DULL or k in ("start", "epoch", "run", "number")}
+        named = {each.name: getattr(value, each.name) for each in fields(value)}
+        telling = {k: v for k, v in named.items() if v not in DULL or k in ("start", "epoch", "run", "number")}
         shown = ", ".join(f"{k}={_plain(v)}" for k, v in telling.items())
         return f"{type(value).__name__}({shown})"
     if isinstance(value, (tuple, list)):
@@ -146,16 +166,17 @@ def fuzz(seeds: Sequence[int] | range, case: Callable[[int], Case] = digest_case
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzzer", description="Run random failure schedules until one breaks.")
     parser.add_argument("--seed", type=int, help="run this one alone and tell its history")
+    parser.add_argument("--of", choices=sorted(CASES), default="digests", help="what tasks do; rows: real pipelines")
     parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
     parser.add_argument("--count", type=int, help="stop after so many; default: run until stopped")
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        failure = attempt(digest_case(given.seed), tell=True)
+        failure = attempt(CASES[given.of](given.seed), tell=True)
         print(failure.told() if failure else f"seed {given.seed}: everything holds")
         return 1 if failure else 0
     began, seed = time.monotonic(), given.first
     while given.count is None or seed < given.first + given.count:
-        found = fuzz([seed])
+        found = fuzz([seed], CASES[given.of])
         if found is not None:
             print(f"seed {seed} fails; the shortest history found:\n{found[1].told()}")
             return 1

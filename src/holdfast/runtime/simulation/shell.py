@@ -92,7 +92,7 @@ class Simulation:
         self._random = Random(scenario.seed)
         self._jobs: dict[int, _Job] = {}
         self._staged: dict[tuple[int, str, int, Task], Any] = {}
-        self._checkpoint: tuple[Checkpoint, Timer] | None = None
+        self._checkpoint: tuple[Checkpoint, Timer, dict[str, Machine]] | None = None
         self._noticing: dict[str, Timer] = {}
         self._committed = -1
         self._fetched = -1
@@ -187,8 +187,10 @@ class Simulation:
             hit = any(name in job.machines for name in gone)
             if not job.finished and (hit or self._random.random() < 0.5):
                 self._call_off(job, "nodes were lost")
-        if self._checkpoint is not None and self._random.random() < 0.5:
-            self._break_checkpoint("nodes were lost")
+        if self._checkpoint is not None:
+            hit = any(name in self._checkpoint[2] for name in gone)
+            if hit or self._random.random() < 0.5:
+                self._break_checkpoint("nodes were lost")
 
     def at_epoch(self, epoch: int, action: Callable[[], None]) -> None:
         """Let this happen once the epoch has begun, in the midst of its run."""
@@ -479,15 +481,16 @@ class Simulation:
         if self._checkpoint is not None:
             raise Unfinished("a second checkpoint is to begin while one is under way")
         delay = self.timing.checkpoint * (0.5 + self._random.random())
-        self._checkpoint = (wanted, self.clock.after(delay, self._end_checkpoint))
+        machines = {node: self.machines[node] for node in wanted.homes.values()}
+        self._checkpoint = (wanted, self.clock.after(delay, self._end_checkpoint), machines)
 
     def _end_checkpoint(self) -> None:
         assert self._checkpoint is not None
-        wanted, _ = self._checkpoint
+        wanted, _, machines = self._checkpoint
         states = {}
         for task, node in wanted.homes.items():
-            machine = self.machines.get(node)
-            if machine is None or not machine.alive or machine.stalled > self.clock.now:
+            machine = machines[node]
+            if not machine.alive or machine.stalled > self.clock.now:
                 self._break_checkpoint(f"{node} is gone")
                 return
             if self.engine is not None:
@@ -508,7 +511,7 @@ class Simulation:
 
     def _break_checkpoint(self, reason: str, again: float = 0.0) -> None:
         assert self._checkpoint is not None
-        wanted, timer = self._checkpoint
+        wanted, timer, _ = self._checkpoint
         timer.cancel()
         self._checkpoint = None
         before = self.restarts

@@ -1,0 +1,480 @@
+"""The coordinator by hand-worked examples: what it says when all is well, when nodes go, and when they come back."""
+
+from __future__ import annotations
+
+import pytest
+from driving import Driver, chain, task, works
+
+from holdfast.errors import Invalid
+from holdfast.runtime.coordinator import Settings
+from holdfast.runtime.events import (
+    CapacityLifted,
+    Checkpoint,
+    CheckpointBroken,
+    CheckpointDurable,
+    CheckpointLost,
+    CheckpointWanted,
+    EpochDone,
+    Halt,
+    NodesJoined,
+    Publish,
+    Report,
+    Run,
+    RunBroken,
+    RunDone,
+    Trim,
+)
+from holdfast.topology import Operator, Stream, Topology
+
+
+def two_nodes(**settings: object) -> Driver:
+    """S -> A/0, A/1 -> B/0, B/1: A/0 and B/0 on node-0, A/1 and B/1 on node-1; five epochs done, no checkpoint."""
+    driver = Driver(chain(1, 2, 2), nodes=2, **settings)
+    driver.join(0, 1)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    assert {driver.home("A/0"), driver.home("B/0")} == {"node-0"}
+    return driver
+
+
+def test_an_epoch_without_trouble_is_exact_final_and_done() -> None:
+    driver = Driver(chain(1, 2, 1), nodes=2)
+    driver.join(0, 1)
+    driver.arrive(0)
+    run = driver.only(Run)
+    assert run.live == 0 and works(run) == {
+        "A/0": (0, 0, "checkpoint"),
+        "A/1": (0, 0, "checkpoint"),
+        "B/0": (0, 0, "checkpoint"),
+    }
+    driver.finish(run)
+    assert driver.only(Publish).outputs == ((0, task("B/0")),) and driver.only(Publish).kind == "final"
+    assert driver.only(EpochDone).epoch == 0
+    driver.arrive(1)
+    assert works(driver.only(Run))["A/0"] == (1, 1, "local")
+
+
+def test_a_promoted_replica_needs_no_restore_and_no_replay() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=3, replicas=(task("A/0"), task("B/0")))
+    driver.join(0, 1, 2)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    driver.arrive(3)
+    run = driver.only(Run)
+    dying = driver.home("A/0")
+    twin = driver.coordinator.standing.replicas[task("A/0")].node
+    driver.lose(int(dying[-1]))
+    assert "A/0" in driver.records("promoted")[0]["tasks"]
+    driver.tell(RunBroken(run.number))
+    again = driver.only(Run)
+    assert again.live == 3 and works(again)["A/0"] == (3, 3, "local") and driver.home("A/0") == twin
+    assert not works(again, "tentative") and not works(again, "side")
+
+
+def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_missing() -> None:
+    driver = two_nodes(capacity=2.0)
+    driver.arrive(5)
+    run = driver.only(Run)
+    driver.lose(1)
+    driver.tell(RunBroken(run.number))
+    again = next(each for each in driver.of(Run) if each.kind == "epoch")
+    assert again.live == 5
+    assert works(again) == {"A/0": (5, 5, "local")}
+    assert works(again, "tentative") == {"B/0": (5, 5, "fork")}
+    fork = next(work for work in again.works if work.lane == "tentative")
+    assert fork.fidelity == pytest.approx(0.5) and fork.start == 4
+    driver.finish(again)
+    assert [(each.kind, each.outputs) for each in driver.of(Publish)] == [("tentative", ((5, task("B/0")),))]
+    assert driver.only(EpochDone).epoch == 5
+    assert driver.position("B/0") == 4, "the exact timeline is not touched"
+    driver.arrive(6)
+    following = next(work for work in driver.only(Run).works if work.lane == "tentative")
+    assert (following.origin, following.start, following.fork) == ("local", 5, fork.fork)
+
+
+def test_what_is_not_downstream_of_a_failure_goes_on_exactly() -> None:
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), *(Operator(name, stateful=True) for name in ("A", "B", "C", "D"))),
+        (Stream("S", "A", "full"), Stream("A", "B", "full"), Stream("S", "C", "full"), Stream("C", "D", "full")),
+    )
+    driver = Driver(topology, nodes=4, capacity=1.0)
+    driver.join(0, 1, 2, 3)
+    driver.epoch(0)
+    driver.lose(int(driver.home("A/0")[-1]))
+    driver.arrive(1)
+    run = driver.only(Run)
+    assert works(run) == {"C/0": (1, 1, "local"), "D/0": (1, 1, "local")}
+    driver.finish(run)
+    assert driver.only(Publish).kind == "final" and driver.only(Publish).outputs == ((1, task("D/0")),)
+
+
+def test_only_ancestors_are_computed_again_on_the_side() -> None:
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), *(Operator(name, stateful=True) for name in ("A", "B", "C"))),
+        (Stream("S", "A", "full"), Stream("A", "B", "full"), Stream("S", "C", "full")),
+    )
+    driver = Driver(topology, nodes=3)
+    driver.join(0, 1, 2)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    driver.lose(int(driver.home("B/0")[-1]))
+    run = driver.only(Run)
+    assert run.kind == "replay"
+    assert works(run) == {"B/0": (0, 2, "checkpoint")} and works(run, "side") == {"A/0": (0, 2, "checkpoint")}
+    assert driver.position("A/0") == 2, "its live state is not touched"
+
+
+def down_for_two_epochs(**settings: object) -> Driver:
+    """B/1 and A/1 lost after epoch 4, without room anywhere for epochs 5 and 6; then a node joins."""
+    driver = two_nodes(capacity=2.0, **settings)
+    driver.lose(1)
+    for epoch in (5, 6):
+        driver.arrive(epoch)
+        driver.finish(driver.only(Run))
+    driver.join(2)
+    return driver
+
+
+def test_kept_outputs_are_read_instead_of_computed_again() -> None:
+    run = down_for_two_epochs().only(Run)
+    assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (5, 6, "local"), "B/1": (0, 6, "checkpoint")}
+    assert works(run, "side") == {"A/0": (0, 4, "checkpoint")}, "nothing after the failure is computed twice"
+    assert dict(run.buffers) == {task("A/0"): ("node-0", 5, 6)}
+
+
+def test_source_replay_computes_everything_again() -> None:
+    run = down_for_two_epochs(recovery="source-replay").only(Run)
+    assert works(run, "side") == {"A/0": (0, 6, "checkpoint")} and not run.buffers
+
+
+def test_upstream_backup_keeps_outputs_before_any_failure() -> None:
+    run = down_for_two_epochs(recovery="upstream-backup").only(Run)
+    assert not works(run, "side") and dict(run.buffers) == {task("A/0"): ("node-0", 0, 6)}
+
+
+def test_blocking_recovery_waits_for_room_for_all() -> None:
+    driver = two_nodes(capacity=2.0, recovery="blocking")
+    driver.lose(1)
+    driver.arrive(5)
+    assert not driver.of(Run)
+    driver.join(2)
+    replay = driver.only(Run)
+    assert replay.kind == "replay" and works(replay) == {"A/1": (0, 4, "checkpoint"), "B/1": (0, 4, "checkpoint")}
+    driver.finish(replay)
+    live = driver.only(Run)
+    assert live.live == 5 and len(works(live)) == 4
+
+
+def test_outputs_are_kept_for_those_who_miss_them_alone() -> None:
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), *(Operator(name, stateful=True) for name in ("A", "B", "C", "D"))),
+        (Stream("S", "A", "full"), Stream("A", "B", "full"), Stream("S", "C", "full"), Stream("C", "D", "full")),
+    )
+    driver = Driver(topology, nodes=4, capacity=1.0)
+    driver.join(0, 1, 2, 3)
+    driver.epoch(0)
+    driver.lose(int(driver.home("B/0")[-1]))
+    driver.arrive(1)
+    assert [str(work.task) for work in driver.only(Run).works if work.keep] == ["A/0"]
+
+
+def test_progress_made_before_another_failure_is_kept() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=4, replay_chunk=2, capacity=2.0)
+    driver.join(0, 1, 2, 3)
+    for epoch in range(6):
+        driver.epoch(epoch)
+    driver.lose(int(driver.home("B/0")[-1]))
+    driver.finish(driver.only(Run))
+    assert driver.position("B/0") == 1
+    under_way = driver.only(Run)
+    spare = next(
+        n
+        for n in range(4)
+        if f"node-{n}" in driver.coordinator.standing.nodes
+        and f"node-{n}" not in {driver.home("A/0"), driver.home("B/0")}
+    )
+    driver.lose(spare)
+    driver.tell(RunBroken(under_way.number))
+    again = driver.only(Run)
+    assert works(again) == {"B/0": (2, 3, "local")}
+    assert works(again, "side") == {"A/0": (2, 3, "local")}, "the side goes on where it was left, too"
+
+
+def test_a_second_failure_joins_the_recovery() -> None:
+    driver = Driver(chain(1, 2, 2), nodes=4, capacity=2.0)
+    driver.join(0, 1, 2, 3)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    driver.lose(int(driver.home("B/0")[-1]))
+    first = driver.only(Run)
+    driver.lose(int(driver.home("B/1")[-1]))
+    assert not driver.of(Run), "one replay at a time"
+    driver.tell(RunBroken(first.number))
+    both = driver.only(Run)
+    assert set(works(both)) == {"B/0", "B/1"}
+
+
+def test_a_checkpoint_comes_in_time_and_trims() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=1, checkpoint_every=2)
+    driver.join(0)
+    driver.arrive(0)
+    driver.finish(driver.only(Run))
+    assert not driver.of(Checkpoint)
+    driver.arrive(1)
+    driver.finish(driver.only(Run))
+    wanted = driver.only(Checkpoint)
+    assert (wanted.epoch, wanted.since) == (1, -1) and set(map(str, wanted.homes)) == {"A/0", "B/0"}
+    driver.tell(CheckpointDurable(1))
+    assert driver.only(Trim).epoch == 1
+    driver.epoch(2)
+    driver.arrive(3)
+    driver.finish(driver.only(Run))
+    assert driver.only(Checkpoint).since == 1
+
+
+def test_nothing_is_checkpointed_while_something_is_down_and_buffers_go_with_the_next_one() -> None:
+    driver = down_for_two_epochs(checkpoint_every=1)
+    assert driver.coordinator.standing.buffers and not driver.of(Checkpoint)
+    driver.finish(driver.only(Run))
+    wanted = driver.only(Checkpoint)
+    assert wanted.epoch == 6
+    driver.tell(CheckpointDurable(6))
+    assert not driver.coordinator.standing.buffers and not driver.coordinator.buffering
+
+
+def test_recovered_epochs_become_final_and_the_fork_is_dropped() -> None:
+    driver = down_for_two_epochs()
+    assert driver.coordinator.standing.forks
+    driver.finish(driver.only(Run))
+    published = driver.only(Publish)
+    assert published.kind == "final"
+    assert published.outputs == ((5, task("B/0")), (5, task("B/1")), (6, task("B/0")), (6, task("B/1")))
+    assert not driver.coordinator.standing.forks
+
+
+def test_replicas_are_made_anew_after_recovery() -> None:
+    driver = Driver(chain(1, 1), nodes=3, replicas=(task("A/0"),), checkpoint_every=1)
+    driver.join(0, 1, 2)
+    driver.epoch(0)
+    driver.lose(int(driver.home("A/0")[-1]))
+    driver.settle()
+    driver.epoch(1)
+    driver.settle()
+    standing = driver.coordinator.standing
+    assert standing.replicas[task("A/0")].node != standing.homes[task("A/0")].node
+    assert standing.replicas[task("A/0")].position == 1
+
+
+def test_a_replica_stays_out_of_the_primarys_domain() -> None:
+    driver = Driver(chain(1, 2), nodes=4, replicas=(task("A/0"), task("A/1")))
+    racks = {f"node-{number}": f"rack-{number // 2}" for number in range(4)}
+    driver.tell(NodesJoined(tuple(racks), domains=racks))
+    standing = driver.coordinator.standing
+    for copied, twin in standing.replicas.items():
+        assert racks[twin.node] != racks[standing.homes[copied].node]
+    assert len(standing.replicas) == 2
+
+
+def test_a_restart_goes_on_at_the_right_epoch() -> None:
+    driver = Driver(chain(1, 2, 1), nodes=2, checkpoint=3, head=7)
+    driver.join(0, 1)
+    replay = driver.only(Run)
+    assert set(works(replay).values()) == {(4, 7, "checkpoint")}
+    driver.arrive(7)
+    assert driver.only(EpochDone).epoch == 7, "it is journalled already"
+    driver.arrive(8)
+    assert not driver.of(Run), "nobody knows enough yet to answer"
+    driver.finish(replay)
+    assert driver.only(Publish).outputs == tuple((epoch, task("B/0")) for epoch in range(4, 8))
+    assert driver.only(Run).live == 8
+
+
+def test_a_restart_with_few_nodes_keeps_what_others_will_miss() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=2, checkpoint=3, head=7, capacity=1.0, scheduler="operator-centric")
+    driver.join(0)
+    first = driver.only(Run)
+    assert works(first) == {"A/0": (4, 7, "checkpoint")} and first.works[0].keep
+    driver.finish(first)
+    driver.join(1)
+    second = driver.only(Run)
+    assert dict(second.buffers) == {task("A/0"): ("node-0", 4, 7)} and not works(second, "side")
+
+
+def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=3, checkpoint_every=2, capacity=2.0)
+    driver.join(0, 1, 2)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    assert driver.coordinator.standing.checkpoint == 3
+    driver.lose(int(driver.home("B/0")[-1]))
+    replay = driver.only(Run)
+    assert works(replay) == {"B/0": (4, 4, "checkpoint")}
+    driver.tell(CheckpointLost(3, 1))
+    assert not driver.of(Run)
+    driver.finish(replay, "damaged", of="B/0")
+    again = driver.only(Run)
+    assert works(again) == {"B/0": (2, 4, "checkpoint")} and works(again, "side") == {"A/0": (2, 4, "checkpoint")}
+    driver.finish(again)
+    wanted = driver.only(Checkpoint)
+    assert (wanted.epoch, wanted.since) == (4, -1), "whole: there is nothing sound to add to"
+    driver.tell(CheckpointDurable(4))
+    assert driver.coordinator.standing.checkpoint == 4
+
+
+def test_a_checkpoint_built_upon_a_damaged_one_does_not_count() -> None:
+    driver = Driver(chain(1, 1), nodes=2, checkpoint_every=2)
+    driver.join(0, 1)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    driver.arrive(3)
+    driver.finish(driver.only(Run))
+    assert driver.only(Checkpoint).since == 1
+    driver.tell(CheckpointLost(1, -1))
+    driver.tell(CheckpointDurable(3))
+    assert driver.coordinator.standing.checkpoint == -1 and not driver.of(Trim)
+    assert driver.only(Checkpoint).since == -1
+
+
+def test_a_broken_checkpoint_is_made_again() -> None:
+    driver = Driver(chain(1, 1), nodes=1, checkpoint_every=9)
+    driver.join(0)
+    driver.epoch(0)
+    driver.tell(CheckpointWanted())
+    wanted = driver.only(Checkpoint)
+    driver.tell(CheckpointBroken(wanted.epoch, "no space"))
+    assert driver.only(Checkpoint).epoch == 0
+
+
+def test_a_checkpoint_that_comes_after_a_loss_moves_what_was_placed_anew() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=3, checkpoint_every=2, capacity=2.0)
+    driver.join(0, 1, 2)
+    driver.epoch(0)
+    driver.arrive(1)
+    driver.finish(driver.only(Run))
+    wanted = driver.only(Checkpoint)
+    driver.lose(int(driver.home("B/0")[-1]))
+    replay = driver.only(Run)
+    driver.tell(CheckpointDurable(wanted.epoch))
+    driver.tell(RunBroken(replay.number))
+    assert driver.position("B/0") == 1 and not driver.of(Run), "the new checkpoint holds all it missed"
+
+
+def test_a_run_that_ends_after_its_node_was_lost_does_not_count_there() -> None:
+    driver = two_nodes(capacity=2.0)
+    driver.arrive(5)
+    run = driver.only(Run)
+    driver.lose(1)
+    driver.join(1)
+    driver.finish(run)
+    assert driver.position("A/0") == 5
+    assert driver.position("A/1") == -1, "the node that has this name now knows nothing of epoch 5"
+    assert driver.only(Publish).kind == "final", "but its output was safe, and is exact"
+
+
+def test_a_replica_promoted_in_the_midst_of_a_run_has_done_its_work() -> None:
+    driver = Driver(chain(1, 1), nodes=2, replicas=(task("A/0"),))
+    driver.join(0, 1)
+    driver.epoch(0)
+    driver.arrive(1)
+    run = driver.only(Run)
+    driver.lose(int(driver.home("A/0")[-1]))
+    driver.finish(run)
+    assert driver.position("A/0") == 1 and not driver.of(Run)
+
+
+def test_a_function_that_fails_ends_the_job() -> None:
+    driver = Driver(chain(1, 1), nodes=1)
+    driver.join(0)
+    driver.arrive(0)
+    driver.finish(driver.only(Run), "failed", of="A/0")
+    assert driver.only(Halt).message == "failed"
+    assert driver.arrive(1) == []
+
+
+def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
+    driver = two_nodes(capacity=2.0)
+    driver.lose(1)
+    driver.arrive(5)
+    driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
+    assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
+    assert not driver.of(Run), "nobody else can answer: the epoch is held"
+    driver.join(2)
+    driver.finish(driver.only(Run))
+    assert driver.only(Run).live == 5 and len(works(driver.only(Run))) == 4
+
+
+def test_kept_outputs_that_are_gone_are_computed_again() -> None:
+    driver = down_for_two_epochs()
+    run = driver.only(Run)
+    driver.finish(run, "blocked", of="B/1")
+    again = driver.only(Run)
+    assert not again.buffers and works(again, "side") == {"A/0": (0, 6, "checkpoint")}
+
+
+def test_barriers_that_never_come_end_the_job_at_last() -> None:
+    driver = Driver(chain(1, 1), nodes=1)
+    driver.join(0)
+    driver.arrive(0)
+    for _ in range(20):
+        if driver.of(Halt):
+            return
+        driver.finish(driver.only(Run), "blocked", of="A/0")
+    raise AssertionError("it goes on for ever")
+
+
+def test_state_that_is_missing_is_restored() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=2)
+    driver.join(0, 1)
+    driver.epoch(0)
+    driver.arrive(1)
+    driver.finish(driver.only(Run), "missing", of="A/0")
+    replay = next(run for run in driver.of(Run) if run.kind == "replay")
+    assert works(replay) == {"A/0": (0, 0, "checkpoint")}
+
+
+def test_nobody_else_is_coming_so_those_who_are_there_carry_everything() -> None:
+    driver = two_nodes(capacity=2.0)
+    driver.lose(1)
+    assert len(driver.coordinator.standing.down) == 2
+    driver.tell(CapacityLifted())
+    assert not driver.coordinator.standing.down
+    driver.settle()
+    driver.join(2)
+    driver.lose(2)
+    driver.lose(0)
+    driver.join(3)
+    assert len(driver.coordinator.standing.down) == 2, "somebody came after all: capacity counts again"
+
+
+def test_an_epoch_is_held_when_nobody_can_answer() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=2, capacity=1.0)
+    driver.join(0, 1)
+    driver.epoch(0)
+    driver.lose(int(driver.home("B/0")[-1]))
+    driver.arrive(1)
+    assert not driver.of(Run) and not driver.of(EpochDone)
+    driver.join(2)
+    driver.finish(driver.only(Run))
+    assert driver.only(Run).live == 1
+
+
+def test_reports_of_runs_that_are_over_are_passed_over() -> None:
+    driver = Driver(chain(1, 1), nodes=1)
+    driver.join(0)
+    driver.arrive(0)
+    run = driver.only(Run)
+    driver.finish(run)
+    assert driver.tell(RunDone(run.number, (Report(task("A/0"), "exact", "node-0", "committed", 0),))) == []
+
+
+@pytest.mark.parametrize("what", ["nodes", "checkpoint_every", "replay_chunk"])
+def test_settings_must_make_sense(what: str) -> None:
+    with pytest.raises(Invalid, match=f"{what} must be at least 1, got 0"):
+        Settings(**{what: 0})
+
+
+def test_settings_name_what_they_know() -> None:
+    with pytest.raises(Invalid, match="recovery must be one of incremental, blocking"):
+        Settings(recovery="hope")  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="replica S/0: only tasks with inputs"):
+        Driver(chain(1, 1), replicas=(task("S/0"),))
