@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
-from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState, fence
+from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState, Unusable, fence
 from holdfast.state import files as files_module
 from holdfast.state import writer as writer_module
 from holdfast.state.verify import verify
@@ -312,6 +312,31 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         careful.journal_write(2, "S/1", b"x", token=1)
         assert told() == ["sync file", "name 000000000002", "sync 000000000002"]
     writer.close()
+
+
+def test_a_writer_that_died_while_taking_over_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(url)
+    first = store.writer("first")
+    first.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, some_state(1), token=1)})
+    second = store.writer("second", force=True)
+    second.commit_checkpoint(2, {"O3/0": store.write_task("O3/0", 2, some_state(2), token=2)})
+    first.check = lambda: None  # type: ignore[method-assign]
+    # It goes as far as to retire and to trim: what the newer one has committed stays.
+    second.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=2)})
+    first.commit_checkpoint(9, {"O3/0": store.write_task("O3/0", 9, some_state(9), token=1)})
+    first.trim()
+    assert store.journal_read(1, "S/0") == b"x"
+    assert store.restore("O3/0", 2)[0] == some_state(2)
+    assert [one.epoch for one in store.checkpoints()] == [1, 2]
+    with monkeypatch.context() as patch, pytest.raises(Unusable, match="pulled"):
+        patch.setattr(fence, "inherit", mock.Mock(side_effect=Unusable("the plug was pulled")))
+        store.writer("third", force=True)
+    assert [one.epoch for one in store.checkpoints()] == [1, 2]
+    with store.writer("fourth") as fourth:
+        assert fourth.token == 4
+        assert [one.epoch for one in store.checkpoints()] == [1, 2]
+    for old in (first, second):
+        old.close()
 
 
 def test_of_two_who_claim_at_the_same_moment_one_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

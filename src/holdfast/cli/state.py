@@ -7,7 +7,7 @@ import math
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.table import Table
 
 from holdfast.cli.output import Format, answer
 from holdfast.errors import Invalid
+
+if TYPE_CHECKING:
+    from holdfast.state import Store, TaskState
 
 
 class Form(StrEnum):
@@ -69,7 +72,7 @@ def state(
     answer(content, Format.json if form is Form.json else Format.text, read)
 
 
-def _chosen(restored: Any, task: str, name: str | None) -> tuple[Any, str]:
+def _chosen(restored: TaskState, task: str, name: str | None) -> tuple[Any, str]:
     names = list(restored.tables)
     if name is None and len(names) != 1:
         raise Invalid(
@@ -79,14 +82,14 @@ def _chosen(restored: Any, task: str, name: str | None) -> tuple[Any, str]:
     return restored[table].to_table(), table
 
 
-def _overview(place: Any, epoch: int | None, form: Form) -> None:
+def _overview(place: Store, epoch: int | None, form: Form) -> None:
     """Tasks and their sizes, from the manifest alone."""
     if form in (Form.csv, Form.parquet):
         raise Invalid(f"--format {form.value} needs a --task")
     found = place.latest() if epoch is None else place.checkpoint(epoch)
     if found is None:
         raise Invalid(f"{place.url}: no checkpoint has been committed yet")
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {
             "task": task,
             "tables": sorted({entry.table for entry in chain if entry.table}),

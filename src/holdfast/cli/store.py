@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.output import Format, FormatOption, answer
+
+if TYPE_CHECKING:
+    from holdfast.state import Store
 
 
 class Action(StrEnum):
@@ -46,10 +49,10 @@ def store(
         _list(place, form)
 
 
-def _list(place: Any, form: Format) -> None:
+def _list(place: Store, form: Format) -> None:
     found = place.checkpoints()
     epochs = place.journal_epochs()
-    content = {
+    content: dict[str, Any] = {
         "store": place.url,
         "checkpoints": [
             {
@@ -77,7 +80,7 @@ def _list(place: Any, form: Format) -> None:
     answer(content, form, read)
 
 
-def _verify(place: Any, form: Format) -> None:
+def _verify(place: Store, form: Format) -> None:
     from holdfast.state.verify import verify
 
     result = verify(place)
@@ -102,7 +105,7 @@ def _verify(place: Any, form: Format) -> None:
         raise typer.Exit(1)
 
 
-def _compact(place: Any, force: bool, form: Format) -> None:
+def _compact(place: Store, force: bool, form: Format) -> None:
     with place.writer("holdfast store compact", force=force, fold_at=0) as writer:
         folded = writer.compact()
         swept = place.files.sweep(3600.0)

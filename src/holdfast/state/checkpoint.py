@@ -100,10 +100,10 @@ def missing_manifests(files: Files, newest: int) -> list[str]:
     return [f"{FOLDER}/{name} is missing" for name in names if name not in present]
 
 
-def manifest_epoch(name: str) -> float:
-    """The epoch in a manifest's name; infinity for a file that is none."""
+def manifest_facts(name: str) -> tuple[int, int] | None:
+    """Epoch and token in a manifest's name; None for a file that is none."""
     match = _MANIFEST.fullmatch(name)
-    return int(match[1]) if match else float("inf")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def read_manifest(files: Files, name: str) -> Checkpoint:

@@ -82,17 +82,18 @@ def forget_older(files: Files, token: int) -> None:
             files.delete(f"{FOLDER}/{name}")
 
 
-def inherited(files: Files) -> tuple[int, dict[str, Any] | None]:
-    """The newest token, and what its writer found; None while it has not said (then everything counts)."""
-    newest = newest_token(files)
-    return newest, _found(files, newest)
+def inherited(files: Files, before: int | None = None) -> tuple[int, dict[str, Any] | None]:
+    """The newest writer (before token ``before``) that put down what it found, and what that was.
 
-
-def inherited_before(files: Files, token: int) -> tuple[int, dict[str, Any] | None]:
-    """The same as it was before ``token`` was claimed."""
-    older = [int(m[1]) for name in files.list(FOLDER) if (m := _CLAIM.fullmatch(name)) and int(m[1]) < token]
-    newest = max(older, default=0)
-    return newest, _found(files, newest)
+    Documents of its token and later ones count, and those of older ones that it found. A writer that died between its
+    claim and its list changes nothing; where nobody has a list (None), everything counts.
+    """
+    claims = (int(match[1]) for name in files.list(FOLDER) if (match := _CLAIM.fullmatch(name)))
+    tokens = sorted((token for token in claims if before is None or token < before), reverse=True)
+    for token in tokens:
+        if (found := _found(files, token)) is not None:
+            return token, found
+    return max(tokens, default=0), None
 
 
 def _found(files: Files, token: int) -> dict[str, Any] | None:
@@ -126,12 +127,13 @@ def _refuse_if_held(files: Files, token: int, now: float) -> None:
 
 
 def _host() -> str:
-    """This machine since its last boot."""
+    """This machine since its last boot; in a container, the container, whose process numbers are its own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
-        boot = ""
-    return f"{socket.gethostname()}@{boot}"
+        boot = space = ""
+    return f"{socket.gethostname()}@{boot}@{space}"
 
 
 def _process(pid: int) -> str:

@@ -19,6 +19,7 @@ from holdfast.state.names import task_folder
 
 FOLDER = "journal"
 COMMITS = "journal/commits"
+_BLOCK = re.compile(r".+-(\d{10})-[0-9a-f]{32}\.arrow")
 _COMMIT = re.compile(r"(-?\d+)-(\d{10})\.json")
 
 Block: TypeAlias = pa.Table | bytes
@@ -57,10 +58,16 @@ def commit(
     files.put(f"{COMMITS}/{epoch:012d}-{token:010d}.json", document("journal", content), sync)
 
 
-def commit_epoch(name: str) -> int | None:
-    """The epoch in a commit's name; None for a file that is none."""
+def commit_facts(name: str) -> tuple[int, int] | None:
+    """Epoch and token in a commit's name; None for a file that is none."""
     match = _COMMIT.fullmatch(name)
-    return int(match[1]) if match else None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def block_token(name: str) -> int:
+    """The token in a block's name; 0 for a file that is none."""
+    match = _BLOCK.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def commit_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> dict[int, str]:

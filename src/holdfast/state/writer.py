@@ -46,8 +46,20 @@ class Writer:
                 self._files.create("holdfast-store.json", header, store.sync.checkpoints)
         store.require()
         self.token = fence.claim(self._files, owner, lease, force, store.clock).token
+        try:
+            self._whole = self._inherited()
+        except BaseException:
+            with contextlib.suppress(HoldfastError):
+                fence.beat(self._files, self.token, store.clock(), released=True)
+            raise
+        self._stop = threading.Event()
+        self._beating = threading.Thread(target=self._beat, args=(lease / 3,), name="holdfast-lease", daemon=True)
+        self._beating.start()
+
+    def _inherited(self) -> dict[int, Checkpoint]:
+        """Put down what was committed before we came, and take over from there."""
         # Claimed: from here on no older commit succeeds. What has been committed up to now is what we inherit.
-        before, found = fence.inherited_before(self._files, self.token)
+        before, found = fence.inherited(self._files, self.token)
         manifests = checkpoints.manifest_names(self._files, found, before)
         commits = journal.commit_names(self._files, found, before).values()
         names = {"checkpoints": manifests, "journal": commits}
@@ -57,10 +69,7 @@ class Writer:
         for name in self._files.list(checkpoints.FOLDER):
             if name.startswith("index-") and name < checkpoints.index_name(self.token).rpartition("/")[2]:
                 self._files.delete(f"{checkpoints.FOLDER}/{name}")
-        self._whole = {one.epoch: one for one in store.checkpoints()}
-        self._stop = threading.Event()
-        self._beating = threading.Thread(target=self._beat, args=(lease / 3,), name="holdfast-lease", daemon=True)
-        self._beating.start()
+        return {one.epoch: one for one in self.store.checkpoints()}
 
     def __enter__(self) -> Writer:
         return self
@@ -123,13 +132,16 @@ class Writer:
             limit = min(self._whole) if upto is None else min(upto, *self._whole)
             gone = []
             for name in self._files.list(journal.COMMITS):
-                if (epoch := journal.commit_epoch(name)) is not None and epoch <= limit:
+                facts = journal.commit_facts(name)
+                if facts is not None and facts[0] <= limit and facts[1] <= self.token:
                     self._files.delete(f"{journal.COMMITS}/{name}")
-                    gone.append(epoch)
+                    gone.append(facts[0])
             # Commits first: blocks without one are nothing, whether we stop here or they never had one.
             for name in self._files.list(journal.FOLDER):
                 if name.removeprefix("-").isdecimal() and int(name) <= limit:
-                    self._files.delete_folder(f"{journal.FOLDER}/{name}")
+                    folder = f"{journal.FOLDER}/{name}"
+                    if all(journal.block_token(file) <= self.token for file in self._files.list(folder)):
+                        self._files.delete_folder(folder)
             return sorted(set(gone))
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
@@ -199,15 +211,18 @@ class Writer:
             self._publish(Checkpoint(newest.epoch, self.token, revision, tasks, newest.routing, newest.extra))
 
     def _retire(self) -> None:
-        """Delete manifests beyond those to keep, then state files that nothing names. Crashing anywhere is safe."""
+        """Delete manifests beyond those to keep, then state files that nothing names. Crashing anywhere is safe.
+
+        Nothing of a newer writer is ever touched: one may have come since we last looked at the fence.
+        """
         kept = dict(sorted(self._whole.items())[-self._keep :])
         names = {one.name for one in kept.values()}
         oldest = min(kept)
         # The index first: whatever it lists is there, before, between and after the deletions.
         self._put_index(sorted(names))
         for name in self._files.list(checkpoints.FOLDER):
-            path = f"{checkpoints.FOLDER}/{name}"
-            if path not in names and checkpoints.manifest_epoch(name) <= max(kept):
+            path, facts = f"{checkpoints.FOLDER}/{name}", checkpoints.manifest_facts(name)
+            if facts is not None and path not in names and facts[0] <= max(kept) and facts[1] <= self.token:
                 self._files.delete(path)
         self._whole = kept
         if self._compacting:
@@ -218,7 +233,9 @@ class Writer:
                 facts = checkpoints.file_facts(name)
                 path = f"{checkpoints.STATE}/{folder}/{name}"
                 # Files of later epochs may be those of a checkpoint in the making, unless their writer is fenced off.
-                if facts is not None and path not in used and (facts[0] <= oldest or facts[1] < self.token):
+                if facts is None or path in used or facts[1] > self.token:
+                    continue
+                if facts[0] <= oldest or facts[1] < self.token:
                     self._files.delete(path)
 
     def _put_index(self, names: Sequence[str]) -> None:
