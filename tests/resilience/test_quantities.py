@@ -45,9 +45,9 @@ def test_what_is_no_duration(text: str) -> None:
         duration(text, "--window")
 
 
-@pytest.mark.parametrize("text", ["0s", "-5m", "1e999d"])
-def test_durations_are_positive_and_finite(text: str) -> None:
-    with pytest.raises(Invalid, match="--window: must be more than 0"):
+@pytest.mark.parametrize("text", ["0s", "-5m", "1e999d", "1e-12s", "2e6y"])
+def test_durations_are_positive_and_within_reason(text: str) -> None:
+    with pytest.raises(Invalid, match=r"--window: must be (more than 0|from a nanosecond to a million years)"):
         duration(text, "--window")
 
 

@@ -33,17 +33,20 @@ BYTES: Mapping[str, float] = {
     "GiB": 2.0**30,
     "TiB": 2.0**40,
 }
+SHORTEST, LONGEST = 1e-9, 1e6 * SECONDS["y"]
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PART = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]+)\s*")
 _RATE = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]+)\s*/\s*([A-Za-z]+)\s*")
 
 
 def duration(text: str, name: str) -> float:
-    """Seconds in ``90s``, ``1.5h`` or ``1h30m``; more than 0."""
+    """Seconds in ``90s``, ``1.5h`` or ``1h30m``; more than 0, and within what squares of it can be reckoned with."""
     wanted = f"a duration such as 90s, 10m, 1h30m or 1d (units: {', '.join(SECONDS)})"
     seconds = _sum_of_parts(text, SECONDS)
     if seconds is None:
         raise Invalid(f"{name}: expected {wanted}, got {text!r}")
+    if seconds > 0 and not SHORTEST <= seconds <= LONGEST:
+        raise Invalid(f"{name}: must be from a nanosecond to a million years, got {text!r}")
     return _positive(seconds, text, name)
 
 
