@@ -7,7 +7,7 @@ quality  fidelity of structure-aware and greedy as a share of exact's, averaged 
          limit and is above 0 are averaged; the table says how many those are. Parallelism is kept so small that exact
          can prove most of them (the paper does not print its ranges).
 time     structure-aware and greedy at 50 operators of parallelism 10-20 and at 10,000 tasks, budget 80 % and 50 %;
-         wall-clock and CPU seconds, the median of five runs.
+         wall-clock and CPU seconds, the median of three runs.
 
 What profiling taught: evaluating a plan operator by operator spent its time in small numpy calls, so tasks are compiled
 into a few sparse products by depth (holdfast.fidelity.flow), and one sweep back gives the worth of every task where
@@ -94,7 +94,7 @@ def quality(console: Console, topologies: int, time_limit: float) -> None:
 
 
 def timing(console: Console) -> None:
-    table = Table(title="Planning time in seconds, median of five", title_justify="left")
+    table = Table(title="Planning time in seconds, median of three", title_justify="left")
     for column in ("topology", "tasks", "budget", "planner", "wall", "CPU", "fidelity"):
         table.add_column(column, justify="left" if column in ("topology", "planner") else "right")
     for name, (knobs, share) in TIMED.items():
@@ -102,7 +102,7 @@ def timing(console: Console) -> None:
         budget = round(share * len(topology.tasks))
         for algorithm in ("structure-aware", "greedy"):
             walls, cpus, fidelity = [], [], 0.0
-            for _ in range(5):
+            for _ in range(3):
                 wall, cpu = time.perf_counter(), time.process_time()
                 fidelity = plan(topology, budget, algorithm).fidelity
                 walls.append(time.perf_counter() - wall)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.replication.candidates import Candidates
-from holdfast.replication.greedy import greedy
+from holdfast.replication.greedy import greedy, ranking
 from holdfast.replication.ladder import Ladder, Rung
 from holdfast.replication.problem import Assume, Bools, Floats, Problem, ReplicationPlan
 from holdfast.topology import Topology
@@ -46,6 +46,7 @@ def climbed(problem: Problem) -> Ladder:
     ladder = Ladder(problem, max(tasks, 1) if few and uniform else max(RUNGS, 2 * tasks if few else 0))
     free = problem.at_risk & (problem.topology.costs <= 0)
     ladder.offer(np.stack([free, problem.at_risk], axis=1), problem.values(np.stack([free, problem.at_risk], axis=1)))
+    _offer_prefixes(problem, ladder)
     candidates = Candidates(problem)
     for _ in range(2 if few else 1):
         for level in ladder.descending():
@@ -53,6 +54,17 @@ def climbed(problem: Problem) -> Ladder:
         for level in ladder.ascending():
             _climb(problem, ladder, candidates, ladder.at(level), TREES if few else TREES_OF_MANY)
     return ladder
+
+
+def _offer_prefixes(problem: Problem, ladder: Ladder) -> None:
+    """What greedy would take up to each rung: a start that single steps from nothing, or from everything, may miss."""
+    order = ranking(problem)
+    spent = np.cumsum(problem.topology.costs[order])
+    tops = np.arange(1, int(ladder.total / ladder.width + 1e-6) + 1) * ladder.width
+    plans = np.zeros((len(problem.topology.tasks), len(tops)), np.bool_)
+    plans[order] = spent[:, np.newaxis] <= tops * (1 + 1e-9)
+    values, useful = problem.useful_of(plans)
+    ladder.offer(useful, values)
 
 
 def best_within(problem: Problem, ladder: Ladder) -> Bools:
