@@ -12,11 +12,11 @@
    wall time and, in brackets, CPU time.
 4. What is lost by not trying every pair beyond 60 goals.
 
-What profiling taught: recomputing every sum for every candidate, as the version kept in the tests does, is what costs;
-sums kept by subtraction and all candidates growing side by side in arrays took that away. Of a plan for 1,000
-partitions the rest is mostly finding out which task serves which partition: bits of one integer a task, united from the
-sinks up, instead of sets. In incremental nearly all time goes to passes over the operators (completions, marginals,
-survivals), so the number of rounds is bounded by the number of operators.
+What profiling taught: for 18 queries the version that recomputes everything (kept in the tests) takes 237 ms, sums kept
+by subtraction with all candidates growing side by side in arrays 7 ms. For 1,000 partitions about
+half is that growth and most of the rest is finding out who needs what. In incremental with few operators, walking trees
+and judging failure sets cost most; with 10,000 operators three quarters are the decomposition, which searches the list
+of streams for every operator, and the rest are passes over the operators.
 """
 
 from __future__ import annotations
