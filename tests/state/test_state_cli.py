@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.cli.app import app
-from holdfast.errors import Invalid, Unrecoverable
+from holdfast.errors import Invalid
 from holdfast.state import Change, Held, StateSchema, Store, TaskState
 
 SCHEMA = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("n", pa.int64()), ("mean", pa.float64())]))
@@ -96,15 +96,15 @@ def test_state_in_every_format(place: Path, tmp_path: Path) -> None:
 
 def test_bad_input_is_said_in_one_line(place: Path, tmp_path: Path) -> None:
     for arguments, kind, words in (
-        (("state", place, "--task", "count/9"), Unrecoverable, "has no task count/9"),
-        (("state", place, "--task", "count"), Unrecoverable, "has no task count"),
-        (("state", place, "--task", "count/9", "--epoch", 4), Invalid, "no task 'count/9', tasks are count/0"),
+        (("state", place, "--task", "count/9"), Invalid, "--task count/9: no such task, there is count/0"),
+        (("state", place, "--task", "count"), Invalid, "no such task, there is count/0"),
+        (("state", place, "--task", "count/9", "--epoch", 4), Invalid, "no such task, there is count/0"),
         (("state", place, "--task", "count/0"), Invalid, "choose with --table: counts, seen"),
         (("state", place, "--task", "count/0", "--table", "x"), Invalid, "no table 'x', there is counts, seen"),
         (
             ("state", place, "--task", "count/0", "--epoch", "77"),
-            Unrecoverable,
-            "no checkpoint of epoch 77, there is 3, 4, 5",
+            Invalid,
+            "no checkpoint of that epoch, there is 3, 4, 5",
         ),
         (("state", tmp_path / "nowhere", "--task", "count/0"), Invalid, "no Holdfast store here"),
         (("store", tmp_path / "nowhere"), Invalid, "no Holdfast store here"),

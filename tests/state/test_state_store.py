@@ -359,3 +359,28 @@ def test_an_output_that_somebody_else_put_there_is_judged_by_reading_it(tmp_path
     assert verify(store).whole
     path.write_bytes(path.read_bytes()[:-20])
     assert [one.path for one in verify(store).findings] == ["output/final/000000000001-O5-0.parquet"]
+
+
+@pytest.mark.parametrize("folder", ["checkpoints/0", "journal/commits"])
+def test_a_commit_overtaken_while_it_is_written_does_not_report_success(
+    url: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(url)
+    writer = store.writer("slow")
+    files = store.write_task("O3/0", 1, some_state(1), token=writer.token)
+    real, newer = store.files.put, []
+
+    def overtaken(name: str, data: bytes, sync: bool) -> None:
+        if name.startswith(folder) and not newer:
+            newer.append(Store(url).writer("quick", force=True))
+        real(name, data, sync)
+
+    monkeypatch.setattr(store.files, "put", overtaken)
+    with pytest.raises(Fenced, match="superseded by writer 2"):
+        writer.commit_checkpoint(1, {"O3/0": files})
+        writer.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=writer.token)})
+    monkeypatch.undo()
+    assert [one.epoch for one in store.checkpoints()] == ([] if folder == "checkpoints/0" else [1])
+    assert store.journal_epochs() == []
+    for one in (writer, *newer):
+        one.close()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli.output import Format, answer
 from holdfast.errors import Invalid
@@ -49,6 +50,7 @@ def state(
 
     place = Store(directory)
     place.require()
+    _check_typed(place, task, epoch)
     if task is None:
         _overview(place, epoch, form)
         return
@@ -65,11 +67,22 @@ def state(
     def read(console: Console) -> None:
         grid = Table(*shown.schema.names)
         for row in shown.to_pylist():
-            grid.add_row(*("" if value is None else str(value) for value in row.values()))
-        console.print(grid, markup=False)
+            grid.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+        console.print(grid)
         console.print(f"task {task}, table {table}, epoch {at}: {len(shown):,} of {len(rows):,} rows", markup=False)
 
     answer(content, Format.json if form is Form.json else Format.text, read)
+
+
+def _check_typed(place: Store, task: str | None, epoch: int | None) -> None:
+    """What was typed must name something that there is; whether that is whole is another question."""
+    known = place.checkpoints()
+    epochs = [one.epoch for one in known]
+    if known and epoch is not None and epoch not in epochs:
+        raise Invalid(f"--epoch {epoch}: no checkpoint of that epoch, there is {', '.join(map(str, epochs))}")
+    tasks = dict.fromkeys(name for one in known for name in one.tasks if epoch is None or one.epoch == epoch)
+    if known and task is not None and task not in tasks:
+        raise Invalid(f"--task {task}: no such task, there is {', '.join(tasks) or 'none'}")
 
 
 def _chosen(restored: TaskState, task: str, name: str | None) -> tuple[Any, str]:
