@@ -375,12 +375,17 @@ def test_a_commit_overtaken_while_it_is_written_does_not_report_success(
             newer.append(Store(url).writer("quick", force=True))
         real(name, data, sync)
 
+    def commit() -> None:
+        if folder == "journal/commits":
+            writer.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=writer.token)})
+        else:
+            writer.commit_checkpoint(1, {"O3/0": files})
+
     monkeypatch.setattr(store.files, "put", overtaken)
     with pytest.raises(Fenced, match="superseded by writer 2"):
-        writer.commit_checkpoint(1, {"O3/0": files})
-        writer.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=writer.token)})
+        commit()
     monkeypatch.undo()
-    assert [one.epoch for one in store.checkpoints()] == ([] if folder == "checkpoints/0" else [1])
+    assert store.checkpoints() == []
     assert store.journal_epochs() == []
     for one in (writer, *newer):
         one.close()
