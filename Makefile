@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint setup java clean
+.PHONY: demo test lint fuzz setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java
@@ -28,6 +28,9 @@ lint: $(READY)
 
 test: setup lint
 	$(BIN)/python -m pytest
+
+fuzz: $(READY)
+	$(BIN)/python -m holdfast.runtime.simulation.fuzzer
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

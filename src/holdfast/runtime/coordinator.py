@@ -185,6 +185,11 @@ class Coordinator:
         return frozenset(fork for _, fork in self.standing.forks.values()) | begun
 
     @property
+    def retain(self) -> int:
+        """Nodes keep what is younger than this epoch: the checkpoint, or the one that a run under way began with."""
+        return min([self.standing.checkpoint, *(checkpoint for checkpoint, _ in self._begun.values())])
+
+    @property
     def _busy(self) -> set[tuple[Task, str]]:
         """Copies that a replay under way is bringing forward."""
         run = self.runs.get(self._replaying) if self._replaying is not None else None

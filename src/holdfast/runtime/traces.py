@@ -10,7 +10,7 @@ import gzip
 import io
 import lzma
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import Invalid
@@ -78,7 +78,10 @@ def _lanl(path: Path, rows: csv.DictReader[str], system: str | None) -> Iterator
         if system is not None and row["System"] != system:
             continue
         try:
-            down, up = (datetime.strptime(row[name], MOMENT).timestamp() for name in ("Prob Started", "Prob Fixed"))
+            down, up = (
+                datetime.strptime(row[name], MOMENT).replace(tzinfo=UTC).timestamp()
+                for name in ("Prob Started", "Prob Fixed")
+            )
         except (TypeError, ValueError):
             # A few records were never closed: nobody can say how long such a machine was away.
             continue

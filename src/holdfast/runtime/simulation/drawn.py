@@ -8,7 +8,7 @@ from random import Random
 from holdfast.runtime.coordinator import RECOVERIES, Settings
 from holdfast.runtime.faults import Fault, When
 from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.topology import Operator, Partitioning, Query, Stream, Topology
+from holdfast.topology import Operator, Partitioning, Query, Stream, Task, Topology
 
 SCHEDULERS = ("incremental", "incremental", "best-density", "operator-centric", "topological", "dynamic")
 
@@ -26,7 +26,7 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
     span = max(epochs * timing.interval, epochs * 0.3)
     faults = [_fault(draw, names, epochs, span, domains) for _ in range(draw.choice((0, 1, 1, 2, 3, 4, 6, 8)))]
     # Whoever was killed is back in the end, so that the job can come to its end.
-    back = draw.choice((None, None, round(draw.uniform(0.2, 5), 3)))
+    back = draw.choice((None, None, 0.02, round(draw.uniform(0.2, 5), 3)))
     if back is None and any(fault.when.epoch is not None for fault in faults):
         back = 3.0
     faults.append(Fault("join", When(seconds=round(span + draw.uniform(1, 20), 3)), tuple(names)))
@@ -39,6 +39,7 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
         timing,
         domains,
         replace=back,
+        replans=_replans(draw, topology, span) if draw.random() < 0.2 else (),
         seed=seed,
         longest=5000.0,
     )
@@ -96,7 +97,7 @@ def _timing(draw: Random) -> Timing:
         restore=round(draw.choice((0.0, 0.5, 2.0)) * draw.random(), 3),
         checkpoint=round(draw.choice((0.05, 0.5, 2.0)), 3),
         detect=round(draw.choice((0.01, 0.1, 0.5)), 3),
-        report=round(draw.choice((0.001, 0.05)), 3),
+        report=draw.choice((0.001, 0.05, 0.5)),
         patience=round(draw.choice((1.0, 10.0)), 3),
         restart=round(draw.uniform(0.1, 2.0), 3),
     )
@@ -115,6 +116,12 @@ def _settings(draw: Random, topology: Topology, nodes: int) -> Settings:
         capacity=draw.choice((None, round(total / nodes * draw.uniform(1, 1.5), 3), 1000.0)),
         replay_chunk=draw.choice((1, 2, 3, 8)),
     )
+
+
+def _replans(draw: Random, topology: Topology, span: float) -> tuple[tuple[float, tuple[Task, ...]], ...]:
+    tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
+    moments = sorted(round(draw.uniform(0, span), 3) for _ in range(draw.randint(1, 2)))
+    return tuple((moment, tuple(draw.sample(tasks, draw.randint(0, len(tasks))))) for moment in moments)
 
 
 def _fault(draw: Random, names: list[str], epochs: int, span: float, domains: dict[str, str]) -> Fault:
@@ -157,6 +164,8 @@ def simpler(scenario: Scenario) -> list[Scenario]:
         for node in fault.nodes if len(fault.nodes) > 1 and number < count else ():
             fewer = replace(fault, nodes=tuple(each for each in fault.nodes if each != node))
             found.append(replace(scenario, faults=(*scenario.faults[:number], fewer, *scenario.faults[number + 1 :])))
+    if scenario.replans:
+        found.append(replace(scenario, replans=scenario.replans[1:]))
     if scenario.domains:
         found.append(replace(scenario, domains={}))
     if scenario.replace is not None and all(fault.when.epoch is None for fault in scenario.faults):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from holdfast.errors import Invalid
 from holdfast.runtime.coordinator import Settings
 from holdfast.runtime.faults import Fault, print_faults
-from holdfast.topology import Topology
+from holdfast.topology import Task, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Scenario:
     timing: Timing = field(default_factory=Timing)
     domains: Mapping[str, str] = field(default_factory=dict)
     replace: float | None = None
+    replans: tuple[tuple[float, tuple[Task, ...]], ...] = ()
+    """When the planner chooses other tasks to replicate, and which."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""
@@ -86,6 +88,7 @@ class Scenario:
             f"checkpoint every {settings.checkpoint_every}, replay chunk {settings.replay_chunk}, "
             f"replicas: {', '.join(map(str, settings.replicas)) or 'none'}",
             f"timing: {self.timing}",
+            f"replans: {[(at, [str(task) for task in tasks]) for at, tasks in self.replans] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",
         ]

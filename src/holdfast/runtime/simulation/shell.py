@@ -29,6 +29,7 @@ from holdfast.runtime.events import (
     NodesLost,
     Publish,
     Record,
+    ReplicasPlanned,
     Report,
     Run,
     RunBroken,
@@ -108,6 +109,8 @@ class Simulation:
         from holdfast.runtime.simulation.mishaps import schedule_faults
 
         schedule_faults(self)
+        for moment, tasks in self.scenario.replans:
+            self.clock.after(moment, lambda tasks=tasks: self._replan(tasks))  # type: ignore[misc]
         self.boot(self.scenario.names)
         self.clock.after(0.0, self._fetch)
         while not self.finished:
@@ -116,6 +119,10 @@ class Simulation:
             if self.clock.now > self.scenario.longest:
                 raise Unfinished(f"{self.scenario.longest:g} s have passed, but {self._missing()}")
         return self
+
+    def _replan(self, tasks: tuple[Task, ...]) -> None:
+        if not self._restarting:
+            self.tell(ReplicasPlanned(tasks))
 
     def _missing(self) -> str:
         standing = self.coordinator.standing
@@ -349,11 +356,10 @@ class Simulation:
             if lost := [epoch for epoch in needed if epoch not in self.store.journal]:
                 raise Unfinished(f"run {run.number} replays epoch {lost[0]}, which is not in the journal any more")
             pieces = {epoch: self.store.journal[epoch] for epoch in needed}
-        standing = self.coordinator.standing
         counts = {epoch: len(parts) for epoch, parts in pieces.items()}
         job.layout = lay_out(self.scenario.topology, run, {name: name for name in used}, counts)
         job.order = Order(
-            run.number, job.layout, standing.checkpoint, self.coordinator.forks, self.coordinator.output_tasks
+            run.number, job.layout, self.coordinator.retain, self.coordinator.forks, self.coordinator.output_tasks
         )
         job.blocks = [block for parts in pieces.values() for part in parts for block in part]
         job.timers.append(self.clock.after(self.timing.run, lambda: self._next_level(job)))

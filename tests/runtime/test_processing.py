@@ -1,0 +1,88 @@
+"""One task, one epoch: what both shells run gives what a plain trial of the pipeline gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast import operators as op
+from holdfast.runtime.coordinator import Coordinator, Settings
+from holdfast.runtime.processing import TaskFailed, coordinated, process, route
+from holdfast.runtime.simulation.engines import Rows, undisturbed
+from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.state import TaskState
+from holdfast.topology import Task
+
+EPOCHS = 12
+
+
+def rows(table: pa.Table) -> list[tuple[tuple[str, Any], ...]]:
+    return sorted((tuple(sorted(row.items())) for row in table.to_pylist()), key=repr)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_epochs_give_what_a_trial_of_the_pipeline_gives(name: str) -> None:
+    pipeline = PIPELINES[name]()
+    batches = drawn_batches(pipeline, EPOCHS, seed=4)
+    topology = coordinated(pipeline)
+    outputs = Coordinator(topology, Settings()).output_tasks
+    said = undisturbed(Rows(pipeline, batches), EPOCHS, outputs)
+    trial = op.Trial(pipeline)
+    total = 0
+    for number, batch in enumerate(batches):
+        expected = trial.epoch(batch).outputs
+        for query, table in expected.items():
+            mine = [said[number, task] for task in topology.tasks if task.operator == query and (number, task) in said]
+            found = pa.concat_tables(mine) if mine else pa.table({})
+            assert rows(found) == rows(table), f"{name}, epoch {number}, query {query}"
+            total += table.num_rows
+    assert total > 5, "a comparison of nothing with nothing"
+
+
+def test_the_coordinator_sees_free_sources_and_watermarks_as_state() -> None:
+    pipeline = op.Pipeline(
+        op.source("one", event_time="time"),
+        op.source("two", event_time="time"),
+        op.step("both", op.map(lambda table: table), ["one", "two"]),
+        op.step("windows", op.tumbling("3 s", by="word", time="time", n=op.count()), "both"),
+    )
+    seen = {operator.name: operator for operator in coordinated(pipeline).operators}
+    assert seen["one"].costs == (0.0,)
+    assert seen["both"].stateful and not pipeline.topology.operator["both"].stateful
+    assert seen["windows"].stateful
+
+
+def test_a_key_that_is_not_there_is_named() -> None:
+    pipeline = op.Pipeline(
+        op.source("rows", parallelism=1),
+        op.step("counts", op.aggregate(by="word", n=op.count()), op.stream("rows", key="word"), parallelism=2),
+    )
+    stream = pipeline.input("counts", "rows")
+    with pytest.raises(TaskFailed, match="the key column 'word' is not in the rows of rows; found letter"):
+        route(pipeline, stream, Task("rows", 0), pa.table({"letter": ["a"]}), None)
+
+
+def test_a_failing_function_is_told_with_its_row() -> None:
+    def divide(batch: pa.Table) -> pa.Table:
+        if 0 in batch["n"].to_pylist():
+            raise ZeroDivisionError("n is 0")
+        return batch
+
+    pipeline = op.Pipeline(op.source("rows"), op.step("divide", divide, "rows"))
+    engine = Rows(pipeline, [{"rows": pa.table({"n": [3, 5, 0, 7]})}], pieces=1)
+    (blocks,) = engine.ingest(0)
+    with pytest.raises(TaskFailed, match=r'divide/0, epoch 0: ZeroDivisionError: n is 0; sample row: \{"n": 0\}'):
+        process(pipeline, Task("divide", 0), TaskState(-1), blocks, 0)
+
+
+def test_an_answer_that_changes_is_refused_when_asked() -> None:
+    answers = iter(range(100))
+    pipeline = op.Pipeline(
+        op.source("rows"), op.step("moody", lambda batch: pa.table({"n": [next(answers)] * batch.num_rows}), "rows")
+    )
+    engine = Rows(pipeline, [{"rows": pa.table({"n": [1]})}], pieces=1)
+    (blocks,) = engine.ingest(0)
+    with pytest.raises(TaskFailed, match="the same epoch run twice gave different output"):
+        process(pipeline, Task("moody", 0), TaskState(-1), blocks, 0, verify=True)
