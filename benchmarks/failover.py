@@ -4,13 +4,13 @@
     .venv/bin/python benchmarks/failover.py --keys 100000 --cluster standalone --repeat 1
 
 The same keyed count over the same stream on four nodes of one core each; two of them are killed with SIGKILL in the
-middle of the run. ``standalone``: a master and four workers on loopback, and worker and executor of a node die together, so
-that nobody comes in their place. ``local-cluster``: executors die and Spark starts new ones at once, which take CPU from
-the survivors. Structured Streaming runs as it is set up by default, with the RocksDB state store and changelog
-checkpointing and one shuffle partition a node.
+middle of the run. ``standalone``: a master and four workers on loopback, and worker and executor of a node die
+together, so that nobody comes in their place. ``local-cluster``: executors die and Spark starts new ones at once, which
+take CPU from the survivors. Structured Streaming runs as it is set up by default, with the RocksDB state store and
+changelog checkpointing and one shuffle partition a node.
 
-An answer is a batch whose output is there: for Structured Streaming a batch that is committed, for Holdfast output that is
-published, tentative or final. It is exact and caught up when everything published for the newest epoch is final.
+An answer is a batch whose output is there: for Structured Streaming a batch that is written, for Holdfast output that
+is published, tentative or final. It is exact and caught up when everything published for the newest epoch is final.
 Times are seconds after the kill.
 """
 

@@ -27,7 +27,7 @@ COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}
 def test_half_of_the_executors_die_and_the_answer_is_exact(tmp_path: Path) -> None:
     summary = summary_of(
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
-        "--checkpoint-every", "4", "--replicas", "counts/0", "--fault", "kill node-1,node-2 at epoch 6",
+        "--checkpoint-every", "4", "--replicas", "count/0", "--fault", "kill node-1,node-2 at epoch 6",
         "--out", str(tmp_path),
     )  # fmt: skip
     assert final_counts(tmp_path) == expected_counts(OPTIONS)

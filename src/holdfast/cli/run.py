@@ -94,6 +94,7 @@ def run(
                 store=folder,
                 nodes=nodes,
                 epochs=options.epochs,
+                bounded=options.input is not None,
                 checkpoint_every=checkpoint_every,
                 replicas=tasks,
                 budget=budget,

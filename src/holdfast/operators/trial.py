@@ -130,7 +130,8 @@ class Trial:
         for each in step.inputs:
             stream = self.pipeline.input(step.name, each.source)
             senders = self.pipeline.topology.senders(stream, task.number)
-            newest[each.source] = _newest(self._stamps[Task(each.source, sender)] for sender in senders)
+            stamps = [self._stamps[Task(each.source, sender)] for sender in senders]
+            newest[each.source] = _least(stamps) if each.source in self.pipeline.timed else _newest(stamps)
         if step.name not in self.pipeline.timed:
             self._stamps[task] = _newest(newest.values())
             return None, None

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.processing import default_routing, state_schemas
-from holdfast.state import StateSchema, Store, TaskState, Writer, merge_states
+from holdfast.runtime.processing import WATERMARK, default_routing, state_schemas
+from holdfast.state import StateSchema, StateTable, Store, TaskState, Writer, hash_keys, merge_states
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task
 
@@ -97,18 +101,34 @@ def _resize(
 
 
 def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskState]:
-    """One operator's state over as many tasks as it has now, by the key ranges that its streams are routed by."""
-    streams = pipeline.topology.inputs_of(name)
-    if any(stream.partitioning not in ("full",) for stream in streams) and pipeline.by_name[name].parallelism > 1:
-        raise Invalid(
-            f"operator {name}: only state behind keyed full streams can be cut anew; its parallelism must stay"
-        )
-    marks = [state.tables.get("_watermark") for state in states]
-    bare = [TaskState(state.epoch, {n: t for n, t in state.tables.items() if n != "_watermark"}) for state in states]
-    whole = merge_states(bare)
-    routing = default_routing(streams[0].weights)
-    parts = whole.partition(routing.ranges)
-    if marks[0] is None:
+    """One operator's state over as many tasks as it has now: each row goes where its key's rows are routed to."""
+    step, streams = pipeline.by_name[name], pipeline.topology.inputs_of(name)
+    marks = states[0].tables.get(WATERMARK)
+    whole = merge_states([TaskState(s.epoch, {n: t for n, t in s.tables.items() if n != WATERMARK}) for s in states])
+    if step.parallelism == 1:
+        parts = [whole]
+    else:
+        parts = [TaskState(whole.epoch, {}) for _ in range(step.parallelism)]
+        for table, rows in whole.tables.items():
+            owners = _owners(pipeline, name, table, rows)
+            for number, part in enumerate(parts):
+                mine = rows.to_table().filter(pa.array(owners == number))
+                cut = StateTable.from_table(rows.schema, mine, rows.epoch)
+                parts[number] = TaskState(part.epoch, {**part.tables, table: cut})
+    if marks is None:
         return parts
+    if any(stream.partitioning != "full" for stream in streams):
+        raise Invalid(f"operator {name}: its tasks have watermarks of their own; its parallelism must stay")
     # Every task of an operator behind full streams has seen the same stamps, so any of them serves all.
-    return [TaskState(part.epoch, {**part.tables, "_watermark": marks[0]}) for part in parts]
+    return [TaskState(part.epoch, {**part.tables, WATERMARK: marks}) for part in parts]
+
+
+def _owners(pipeline: Pipeline, name: str, table: str, rows: StateTable) -> NDArray[np.int64]:
+    """The task that owns each row, by the columns that a full stream of the operator is keyed by."""
+    for given, stream in zip(pipeline.by_name[name].inputs, pipeline.topology.inputs_of(name), strict=True):
+        if stream.partitioning == "full" and given.key and set(given.key) <= set(rows.schema.key.names):
+            return default_routing(stream.weights).route(hash_keys(rows.to_table(), given.key))
+    raise Invalid(
+        f"operator {name}, table {table!r}: its key does not hold the key of a full stream, so its rows cannot be cut "
+        f"anew; the parallelism must stay"
+    )

@@ -23,6 +23,8 @@ from holdfast.state import Change, KeyRange, Routing, StateSchema, TaskState, ha
 from holdfast.topology import Stream, Task, Topology
 
 WATERMARK = "_watermark"
+END = 2**62
+"""The watermark of a stream that has ended."""
 _WATERMARKS = StateSchema(pa.schema([("input", pa.string())]), pa.schema([("stamp", pa.int64())]))
 
 
@@ -104,11 +106,14 @@ def process(
     return Processed(answer, changes, following, stamp, rows, time.process_time() - began, view.counters)
 
 
-def process_source(pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int) -> Processed:
-    """A source's task over its share of the batch: stateless; it stamps what it sends with its watermark."""
+def process_source(pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int, ends: bool = False) -> Processed:
+    """A source's task over its share of the batch: stateless; it stamps what it sends with its watermark.
+
+    ``ends``: no row will ever follow, so every window closes.
+    """
     step = pipeline.by_name[task.operator]
     began = time.process_time()
-    stamp = _event_time(step, rows) if step.event_time else None
+    stamp = None if not step.event_time else END if ends else _event_time(step, rows)
     view = State({}, task, epoch)
     try:
         answer = step.operator.process_inputs({task.operator: rows}, view)
@@ -280,7 +285,11 @@ def _same(task: Task, epoch: int, one: pa.Table | None, two: pa.Table | None, fi
 def _watermarks(
     pipeline: Pipeline, step: Step, state: TaskState, blocks: Sequence[Block]
 ) -> tuple[int | None, int | None, Change | None]:
-    """The watermark before and after this epoch: the least over inputs of the newest stamp that came by each."""
+    """The watermark before and after this epoch: the least over inputs of what came by each.
+
+    Parts of a batch say how new their rows are: the newest counts for all. Tasks that keep a watermark themselves say
+    up to when they are complete: the least of theirs counts.
+    """
     if step.name not in pipeline.timed:
         return None, None, None
     names = [given.source for given in step.inputs]
@@ -288,7 +297,8 @@ def _watermarks(
     stamps = dict(zip(names, known, strict=True))
     newer = dict(stamps)
     for name in names:
-        newest = _newest([block for block in blocks if block.sender.operator == name])
+        came = [block for block in blocks if block.sender.operator == name]
+        newest = _least({str(b.sender): b.stamp for b in came}) if name in pipeline.timed else _newest(came)
         if newest is not None:
             newer[name] = newest if stamps[name] is None else max(newest, stamps[name])
     changed = {name: stamp for name, stamp in newer.items() if stamp != stamps[name]}
@@ -299,7 +309,7 @@ def _watermarks(
 
 def _least(stamps: Mapping[str, int | None]) -> int | None:
     known = [stamp for stamp in stamps.values() if stamp is not None]
-    return min(known) if len(known) == len(stamps) else None
+    return min(known) if known and len(known) == len(stamps) else None
 
 
 def _newest(blocks: Sequence[Block]) -> int | None:

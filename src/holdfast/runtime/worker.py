@@ -80,7 +80,7 @@ class Worker:
     # Sources
 
     def ingest(
-        self, epoch: int, piece: int, pieces: int, shares: Mapping[str, pa.Table]
+        self, epoch: int, piece: int, pieces: int, shares: Mapping[str, pa.Table], ends: bool = False
     ) -> tuple[list[Block], list[Report], FileEntry | None]:
         """Run the sources over a part of the batch, journal what they send on, and send it."""
         blocks: list[Block] = []
@@ -88,7 +88,7 @@ class Worker:
         for name, rows in shares.items():
             task = Task(name, piece * self.pipeline.by_name[name].parallelism // max(pieces, 1))
             try:
-                made = process_source(self.pipeline, task, rows, epoch)
+                made = process_source(self.pipeline, task, rows, epoch, ends)
                 sent = outgoing(self.pipeline, task, made, epoch, self.context.routings, piece)
             except TaskFailed as error:
                 return [], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None

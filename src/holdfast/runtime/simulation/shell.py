@@ -36,7 +36,7 @@ from holdfast.runtime.events import (
     RunDone,
     Trim,
 )
-from holdfast.runtime.layout import Layout, Slot, lay_out
+from holdfast.runtime.layout import Layout, Slot, depths, lay_out
 from holdfast.runtime.simulation.clock import Environment, Timer
 from holdfast.runtime.simulation.machine import Engine, Machine, Missing, Order
 from holdfast.runtime.simulation.scenario import Scenario
@@ -91,6 +91,7 @@ class Simulation:
         self.answered: dict[int, tuple[float, float]] = {}
         """When each epoch had arrived and was answered."""
         self._random = Random(scenario.seed)
+        self._depth = depths(scenario.topology)
         self._jobs: dict[int, _Job] = {}
         self._staged: dict[tuple[int, str, int, Task], Any] = {}
         self._checkpoint: tuple[Checkpoint, Timer, dict[str, Machine]] | None = None
@@ -436,11 +437,11 @@ class Simulation:
     def _start_costed(self, job: _Job) -> None:
         """Costs alone: the run takes as long as the slowest node of each level, and everything it said is committed."""
         costs, speed = self.scenario.topology.operator, job.machines
-        levels: dict[str, dict[str, float]] = {}
+        levels: dict[int, dict[str, float]] = {}
         for work in job.run.works:
             units = len(work.epochs) * costs[work.task.operator].costs[work.task.number] * self.timing.unit
             units += self.timing.restore if work.origin == "checkpoint" and work.start >= 0 else 0.0
-            nodes = levels.setdefault(work.task.operator, {})
+            nodes = levels.setdefault(self._depth[work.task.operator], {})
             nodes[work.node] = (
                 nodes.get(work.node, 0.0) + units * max(speed[work.node].busy, 1) / speed[work.node].speed
             )

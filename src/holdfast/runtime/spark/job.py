@@ -44,6 +44,7 @@ def start(
     store: str | os.PathLike[str],
     nodes: int | None = None,
     epochs: int | None = None,
+    bounded: bool = False,
     checkpoint_every: int = 10,
     replicas: Iterable[Task | str] = (),
     budget: float | None = None,
@@ -65,7 +66,8 @@ def start(
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
 
     ``store``: where checkpoints, journal and outputs go; starting again with the same store goes on where it stopped.
-    ``nodes``: how many nodes to count on (all executors; one in local mode). ``epochs``: stop after so many.
+    ``nodes``: how many nodes to count on (all executors; one in local mode). ``epochs``: stop after so many;
+    ``bounded``: nothing will ever follow them, so every window closes in the last one.
     ``replicas``: tasks that get a second live copy; or ``budget``: so many average tasks' worth of copies, chosen by
     the replication planner from declared rates and costs, and again from measured ones after a few epochs.
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
@@ -89,6 +91,8 @@ def start(
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
+    if bounded and epochs is None:
+        raise Invalid("bounded: say how many epochs there are, epochs=...")
     if epochs is not None and epochs < 1:
         raise Invalid(f"epochs must be at least 1, got {epochs}")
     place = Store(store, sync)
@@ -98,7 +102,7 @@ def start(
             streams, pipeline, spark, settings, place, writer,
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
-            outputs=outputs,
+            outputs=outputs, bounded=bounded,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -124,6 +128,7 @@ def _started(
     faults: tuple[Fault, ...],
     rejoin_after: float | None,
     outputs: bool,
+    bounded: bool,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -158,7 +163,7 @@ def _started(
         names = [f"node-{number}" for number in range(settings.nodes)]
         script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
         shell.player = FaultPlayer(script, cluster, place, shell.note)
-    handle = Job(shell, streams, place.url, epochs, trigger, budget)
+    handle = Job(shell, streams, place.url, epochs, trigger, budget, bounded)
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
@@ -176,6 +181,7 @@ class Job:
         epochs: int | None,
         trigger: str | None,
         budget: float | None = None,
+        bounded: bool = False,
     ) -> None:
         self.id = shell.context.job
         self.store = store
@@ -184,6 +190,7 @@ class Job:
         self._epochs = epochs
         self._trigger = trigger
         self._budget = budget
+        self._last = epochs - 1 if bounded and epochs is not None else None
         self._epochs_here = 0
         self._query: StreamingQuery | None = None
         self._progress: deque[dict[str, Any]] = deque(maxlen=PROGRESS_KEPT)
@@ -277,7 +284,7 @@ class Job:
             if self._enough.is_set():
                 # Spark may begin one more batch before it hears that it should stop; it is left uncommitted.
                 raise _Enough
-            self.shell.epoch(Batch(frame, sources), epoch)
+            self.shell.epoch(Batch(frame, sources, epoch == self._last), epoch)
             self._epochs_here += 1
             if self._budget is not None and self._epochs_here == MEASURED_AFTER:
                 self.shell.tell(self.shell.coordinator.replicas_within(self._budget))

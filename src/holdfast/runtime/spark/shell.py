@@ -74,10 +74,11 @@ class RunFailed(HoldfastError):
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: its rows, and in which column each source finds its own (None: all of them)."""
+    """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last."""
 
     frame: DataFrame
     sources: Mapping[str, str | None]
+    ends: bool = False
 
 
 class Shell:
@@ -304,7 +305,7 @@ class Shell:
                 raise ConnectionError(f"{', '.join(sorted(gone))} went before the run began")
             folders = {node: self.cluster.folder(node) for node in places}
             forks = self.coordinator.forks
-            retain = self.coordinator.standing.checkpoint
+            retain = self.coordinator.retain
         first, parts, pieces = self._first_level(run, batch)
         layout = lay_out(topology, run, places, pieces)
         order = Order(run.number, layout, folders, retain, forks)
@@ -312,7 +313,7 @@ class Shell:
         stage: Any
         if batch is not None and run.live is not None:
             schema = _arrow_schema(self.spark, batch.frame)
-            stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources)
+            stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends)
             partitions = pieces[run.live]
         else:
             stage = stages.Feed(job, context, order, parts)

@@ -41,6 +41,7 @@ class Ingest:
     pieces: int
     schema: bytes
     sources: Mapping[str, str | None]
+    ends: bool
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
@@ -48,7 +49,7 @@ class Ingest:
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
         rows = pa.Table.from_batches(batches, schema)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        blocks, reports, entry = worker.ingest(self.epoch, index, self.pieces, shares)
+        blocks, reports, entry = worker.ingest(self.epoch, index, self.pieces, shares, self.ends)
         notes = [_noted(report) for report in reports]
         if entry is not None:
             notes.append({"journal": index, **entry.to_json()})
