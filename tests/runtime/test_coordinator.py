@@ -397,10 +397,13 @@ def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
     driver.arrive(5)
     driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
     assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
-    assert not driver.of(Run), "nobody else can answer: the epoch is held"
+    silent = driver.only(Run)
+    assert silent.live == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
+    driver.finish(silent)
     driver.join(2)
-    driver.finish(driver.only(Run))
-    assert driver.only(Run).live == 5 and len(works(driver.only(Run))) == 4
+    driver.settle()
+    driver.arrive(6)
+    assert len(works(driver.only(Run))) == 4
 
 
 def test_kept_outputs_that_are_gone_are_computed_again() -> None:
@@ -446,16 +449,67 @@ def test_nobody_else_is_coming_so_those_who_are_there_carry_everything() -> None
     assert len(driver.coordinator.standing.down) == 2, "somebody came after all: capacity counts again"
 
 
-def test_an_epoch_is_held_when_nobody_can_answer() -> None:
+def test_what_is_healthy_goes_on_even_when_nobody_can_answer() -> None:
     driver = Driver(chain(1, 1, 1), nodes=2, capacity=1.0)
     driver.join(0, 1)
     driver.epoch(0)
     driver.lose(int(driver.home("B/0")[-1]))
     driver.arrive(1)
-    assert not driver.of(Run) and not driver.of(EpochDone)
+    run = driver.only(Run)
+    assert works(run) == {"A/0": (1, 1, "local")} and run.works[0].keep
     driver.join(2)
+    assert driver.only(Run).kind == "replay", "recovery does not wait for a run that cannot answer"
+    driver.finish(run)
+    assert not driver.of(Publish) and driver.records("epoch")[0]["fidelity"] == 0 and driver.only(EpochDone).epoch == 1
+
+
+def test_an_epoch_is_held_when_nothing_at_all_can_run() -> None:
+    driver = Driver(chain(1, 1), nodes=1)
+    driver.join(0)
+    driver.epoch(0)
+    driver.lose(0)
+    driver.arrive(1)
+    assert not driver.of(Run) and not driver.of(EpochDone)
+    driver.join(1)
     driver.finish(driver.only(Run))
     assert driver.only(Run).live == 1
+
+
+def test_those_who_are_nearly_there_join_although_others_are_still_down() -> None:
+    driver = Driver(chain(1, 1, 3), nodes=4, capacity=1.0)
+    driver.join(0, 1, 2, 3)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    driver.lose(*(int(driver.home(lost)[-1]) for lost in ("B/0", "B/1")))
+    driver.join(4)
+    back = next(name for name in ("B/0", "B/1") if task(name) in driver.coordinator.standing.homes)
+    replay = driver.only(Run)
+    driver.arrive(3)
+    live = driver.only(Run)
+    driver.finish(replay)
+    driver.finish(live)
+    again = next(run for run in driver.of(Run) if run.kind == "replay")
+    driver.arrive(4)
+    assert not driver.of(Run), "it is one epoch behind: the next one waits for it"
+    driver.finish(again)
+    assert back in works(driver.only(Run)) and len(driver.coordinator.standing.down) == 1
+
+
+def test_a_source_with_a_backlog_does_not_run_away_from_those_who_catch_up() -> None:
+    driver = Driver(chain(1, 1, 2), nodes=3, capacity=1.0, checkpoint_every=100, replay_chunk=4)
+    driver.join(0, 1, 2)
+    for epoch in range(20):
+        driver.epoch(epoch)
+    driver.lose(int(driver.home("B/1")[-1]))
+    driver.join(3)
+    replay = next(run for run in driver.of(Run) if run.kind == "replay")
+    for epoch in (20, 21):
+        driver.arrive(epoch)
+        driver.finish(driver.only(Run))
+    driver.arrive(22)
+    assert not driver.of(Run), "half a chunk of epochs, then those behind gain on it"
+    driver.finish(replay)
+    assert {run.kind for run in driver.of(Run)} == {"epoch", "replay"}
 
 
 def test_reports_of_runs_that_are_over_are_passed_over() -> None:

@@ -101,6 +101,8 @@ class Coordinator:
         self._lifted = False
         self._failed_at = head + 1
         self._plan_due = True
+        self._overtaken = 0
+        """Epochs begun since a replay last made progress."""
         self._blocked = {"epoch": 0, "replay": 0}
         self._next_run = 0
         self._begun: dict[int, tuple[int, set[str]]] = {}
@@ -219,6 +221,7 @@ class Coordinator:
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self.standing.measured(self._rates)
         self._answer_first = self._plan_due = True
+        self._overtaken = 0
         self._buffer_if_down()
         self._record(
             "nodes lost",
@@ -273,6 +276,8 @@ class Coordinator:
         self._publish(run, event.reports)
         if run.live is not None:
             self._answered(run, event.reports)
+        else:
+            self._overtaken = 0
 
     def _uncommitted(self, run: Run, reports: list[Report]) -> bool:
         """A function that fails ends the job; state that is not where it should be is lost, and the run is repeated."""
@@ -486,23 +491,32 @@ class Coordinator:
             self._epoch_done(epoch)
             return
         behind = standing.behind()
-        if self._answer_first:
-            behind = [copy for copy in behind if copy.lane == "exact"]
-        if behind and not standing.down and self._joins_soon(behind, epoch):
+        if not self._answer_first and self._join_now(behind):
+            return
+        if not any(copy.lane == "exact" for copy in behind):
+            self._overtaken = 0
+        elif self._overtaken >= self.settings.replay_chunk // 2:
+            # A source with a backlog would keep ahead of those who catch up for ever: let them gain on it.
             return
         if self.settings.recovery == "blocking" and (standing.down or standing.cold):
             return
         exact = standing.exact(epoch)
         works = [*self._exact_works(exact, epoch), *self._tentative_works(exact, epoch)]
-        if not any(work.task in self.output_tasks for work in works):
+        if not works:
             return
+        # What cannot give an answer goes on all the same, but need not come before the recovery.
+        self._answer_first &= any(work.task in self.output_tasks for work in works)
         self._live = self._start(Run(self._next_run, "epoch", tuple(works), live=epoch))
+        self._overtaken += 1
 
-    @staticmethod
-    def _joins_soon(behind: list[Copy], epoch: int) -> bool:
-        """Whether to hold the epoch for those behind: few epochs, and nobody whose state is still to be restored."""
-        lag = epoch - 1 - min(copy.position for copy in behind)
-        return lag <= HANDOVER and not any(copy.origin == "checkpoint" and copy.position >= 0 for copy in behind)
+    def _join_now(self, behind: list[Copy]) -> bool:
+        """Whether to hold the epoch for some of those behind: a short replay brings them up, and it can begin."""
+        near = self._near(behind)
+        busy = self._busy
+        return bool(near) and (self._replaying is None or any((copy.task, copy.lane) in busy for copy in near))
+
+    def _near(self, behind: list[Copy]) -> list[Copy]:
+        return self.standing.near(behind, max(HANDOVER, self.settings.replay_chunk // 2))
 
     def _exact_works(self, exact: NDArray[np.bool_], epoch: int) -> list[Work]:
         standing, works = self.standing, []
@@ -548,11 +562,15 @@ class Coordinator:
         return works
 
     def _run_replay(self) -> None:
-        """Bring what is behind forward, a few epochs at a time; first of all comes an answer after a failure."""
+        """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.
+
+        First of all comes an answer after a failure.
+        """
         standing = self.standing
         if self._replaying is not None or (self._answer_first and self._live is not None):
             return
         behind = standing.behind()
+        behind = self._near(behind) or behind
         if not behind:
             return
         last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)

@@ -5,7 +5,7 @@ The coordinator's memory, with the questions it asks of it; no decisions here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -156,6 +156,25 @@ class Standing:
                     copies += [self._copy(task, twin, "replica")] if twin and twin.position < self.head else []
                 whole[index] &= home is not None
         return copies
+
+    def near(self, copies: Sequence[Copy], epochs: int) -> list[Copy]:
+        """Those of these copies that at most so many epochs part from the head, as all that is behind upstream of them.
+
+        One whose state is still to be restored is not near: that takes longer than a few epochs.
+        """
+
+        def close(copy: Copy) -> bool:
+            return self.head - copy.position <= epochs and (copy.origin != "checkpoint" or copy.position < 0)
+
+        far = np.zeros(len(self.topology.tasks), np.bool_)
+        for copy in copies:
+            far[self.topology.index[copy.task]] |= copy.lane == "exact" and not close(copy)
+        if far.any():
+            for operator in self.topology.operators:
+                span = self.topology.span[operator.name]
+                for stream in self.topology.inputs_of(operator.name):
+                    far[span] |= downward(self.topology, stream, far[self.topology.span[stream.source]])
+        return [copy for copy in copies if close(copy) and not far[self.topology.index[copy.task]]]
 
     @staticmethod
     def _copy(task: Task, home: Home, lane: Literal["exact", "replica"]) -> Copy:
