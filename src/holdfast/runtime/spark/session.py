@@ -16,6 +16,7 @@ from holdfast.errors import Invalid
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "holdfast.runtime.spark.daemon",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500000",
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
