@@ -463,6 +463,16 @@ def test_what_is_healthy_goes_on_even_when_nobody_can_answer() -> None:
     assert not driver.of(Publish) and driver.records("epoch")[0]["fidelity"] == 0 and driver.only(EpochDone).epoch == 1
 
 
+def test_nobody_speaks_tentatively_when_nobody_hears_it() -> None:
+    driver = Driver(chain(1, 2, 1, 1), nodes=4, capacity=1.0)
+    driver.join(0, 1, 2, 3)
+    driver.epoch(0)
+    driver.lose(*(int(driver.home(lost)[-1]) for lost in ("A/0", "C/0")))
+    driver.arrive(1)
+    run = driver.only(Run)
+    assert works(run) == {"A/1": (1, 1, "local")} and not works(run, "tentative"), "B/0 would tell it to nobody"
+
+
 def test_an_epoch_is_held_when_nothing_at_all_can_run() -> None:
     driver = Driver(chain(1, 1), nodes=1)
     driver.join(0)

@@ -42,7 +42,7 @@ from holdfast.runtime.events import (
     Trim,
     Work,
 )
-from holdfast.runtime.replay import Copy, Keep, feeding, replay
+from holdfast.runtime.replay import Copy, Keep, feeding, replay, upward
 from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
@@ -559,7 +559,19 @@ class Coordinator:
             if start < home.position or task not in standing.forks:
                 start, fork, origin = home.position, self._next_run, "checkpoint" if home.fresh else "fork"
             works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=fidelity, fork=fork))
-        return works
+        return self._leading_somewhere(works)
+
+    def _leading_somewhere(self, works: list[Work]) -> list[Work]:
+        """Those of these tentative works that an answer comes of: the others would talk to the dead."""
+        index, heard = self.topology.index, np.zeros(len(self.topology.tasks), np.int64)
+        ours = self.topology.mask(work.task for work in works)
+        heard[[index[work.task] for work in works if work.task in self.output_tasks]] = 1
+        for operator in reversed(self.topology.operators):
+            span = self.topology.span[operator.name]
+            for stream in self.topology.outputs_of(operator.name):
+                down = heard[self.topology.span[stream.target]]
+                heard[span] |= upward(self.topology, stream, down, np.maximum, 0) * ours[span]
+        return [work for work in works if heard[index[work.task]]]
 
     def _run_replay(self) -> None:
         """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.

@@ -1,0 +1,183 @@
+"""The simulation shell by named examples: virtual time, real rows through failures, what scripts do, large clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from driving import chain, task
+
+from holdfast.errors import Invalid
+from holdfast.runtime.coordinator import RECOVERIES, Recovery, Settings
+from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.processing import coordinated
+from holdfast.runtime.simulation.audit import Breach, audited
+from holdfast.runtime.simulation.clock import Environment
+from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
+from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.runtime.simulation.shell import Hopeless, Simulation, Unfinished
+from holdfast.topology import Operator, Stream, Topology
+
+SCRIPTS = {
+    "half the nodes at once": "kill node-1,node-2 at epoch 4; join node-1 after 4s; join node-2 after 6s",
+    "everything at once": "kill node-0,node-1,node-2,node-3 at epoch 4; join node-0,node-1,node-2,node-3 after 3s",
+    "one after the other": "kill node-0 at epoch 3; kill node-1 at epoch 4; join node-0,node-1 at 9s",
+    "again while recovering": "kill node-1 at epoch 3 again at epoch 5; join node-1 after 1s",
+    "the driver": "restart at epoch 5",
+    "the driver while recovering": "kill node-1,node-2 at epoch 3; restart at epoch 4; join node-1,node-2 at 9s",
+    "unreachable for a while": "unreachable node-1,node-2 at epoch 3 for 3s",
+    "a full store": "fill store at epoch 4 for 2s; kill node-2 at epoch 5; join node-2 after 3s",
+    "a damaged checkpoint": "damage checkpoint at epoch 7; kill node-1 at epoch 7; join node-1 after 2s",
+    "a slow node": "slow node-1 10x at epoch 2 for 5s; kill node-2 at epoch 3; join node-2 after 2s",
+}
+
+
+def run(scenario: Scenario) -> Simulation:
+    engine = Digests(scenario.topology)
+    simulation = Simulation(scenario, engine)
+    audited(simulation, undisturbed(engine, scenario.epochs, simulation.coordinator.output_tasks))
+    return simulation
+
+
+def kinds(simulation: Simulation) -> list[str]:
+    return [event["kind"] for event in simulation.history]
+
+
+def scenario(script: str = "", **settings: object) -> Scenario:
+    topology = chain(2, 3, 2, 1)
+    given = Settings(nodes=4, checkpoint_every=3, **settings)  # type: ignore[arg-type]
+    return Scenario(topology, given, 4, 12, parse_faults(script))
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_final_output_is_that_of_an_undisturbed_run(script: str, recovery: Recovery) -> None:
+    run(scenario(script, recovery=recovery, replicas=(task("B/0"),)))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("script", ["half the nodes at once", "the driver while recovering"])
+def test_real_rows_come_through_failures(name: str, script: str) -> None:
+    pipeline = PIPELINES[name]()
+    topology = coordinated(pipeline)
+    wanted = Scenario(topology, Settings(nodes=4, checkpoint_every=3), 4, 10, parse_faults(SCRIPTS[script]))
+    engine = Rows(pipeline, drawn_batches(pipeline, 10, seed=1))
+    simulation = Simulation(wanted, engine)
+    expected = undisturbed(engine, 10, simulation.coordinator.output_tasks)
+    audited(simulation, expected)
+    assert expected and all(same(simulation.store.final[key], table) for key, table in expected.items())
+    assert "replay" in kinds(simulation)
+
+
+def test_the_audit_compares_rows() -> None:
+    wanted = scenario()
+    engine = Digests(wanted.topology)
+    expected = undisturbed(engine, 12, Simulation(wanted, engine).coordinator.output_tasks)
+    key = next(iter(expected))
+    with pytest.raises(Breach, match=f"the final output of {key[1]} in epoch {key[0]} is"):
+        audited(Simulation(wanted, engine), {**expected, key: b"something else"})
+    with pytest.raises(Breach, match="was lost"):
+        audited(Simulation(wanted, engine), {**expected, (99, key[1]): b"more"})
+
+
+def test_answers_go_on_tentatively_and_become_final() -> None:
+    simulation = run(scenario("kill node-2,node-3 at epoch 4; join node-2,node-3 after 5s", capacity=2.0))
+    epochs = {event["epoch"]: event for event in simulation.history if event["kind"] == "epoch"}
+    assert epochs[4]["tentative"] > 0 and 0 < epochs[4]["fidelity"] < 1
+    assert epochs[11]["fidelity"] == 1.0 and not epochs[11]["absent"]
+    tentative = set(simulation.store.tentative)
+    assert tentative and tentative <= {(epoch, task("C/0")) for epoch in range(4, 11)}
+
+
+def test_a_replica_saves_the_tentative_phase() -> None:
+    topology = chain(1, 1, 1)
+    every = tuple(each for each in topology.tasks if each.operator != "S")
+    wanted = Scenario(topology, Settings(nodes=4, replicas=every), 4, 8, parse_faults("kill node-0 at epoch 4"))
+    simulation = run(wanted)
+    epochs = [event for event in simulation.history if event["kind"] == "epoch"]
+    assert "promoted" in kinds(simulation) and all(event["fidelity"] == 1.0 for event in epochs)
+    assert max(answered - arrived for arrived, answered in simulation.answered.values()) < 0.6
+
+
+def test_a_damaged_checkpoint_is_fallen_back_from() -> None:
+    simulation = run(scenario(SCRIPTS["a damaged checkpoint"]))
+    (lost,) = [event for event in simulation.history if event["kind"] == "checkpoint lost"]
+    assert lost["fallback"] < lost["epoch"]
+
+
+def test_a_store_with_nothing_whole_is_told() -> None:
+    script = "damage checkpoint at epoch 4; damage checkpoint at epoch 10; restart at epoch 11"
+    topology = chain(1, 1)
+    wanted = Scenario(topology, Settings(nodes=1, checkpoint_every=1), 1, 12, parse_faults(script))
+    with pytest.raises(Hopeless, match="no whole checkpoint is left"):
+        run(wanted)
+
+
+def test_a_job_without_nodes_is_told_to_be_stuck() -> None:
+    with pytest.raises(Unfinished, match=r"nothing is left to happen, but epoch 3 of 12 .* 0 nodes"):
+        run(scenario("kill node-0,node-1,node-2,node-3 at epoch 3"))
+
+
+def test_replacements_come_by_themselves() -> None:
+    simulation = run(replace(scenario("kill node-0,node-1,node-2,node-3 at epoch 3"), replace=2.0))
+    assert simulation.finished and kinds(simulation).count("nodes joined") == 2
+
+
+def test_capacity_is_lifted_when_nobody_comes() -> None:
+    wanted = scenario("kill node-0,node-1,node-2 at epoch 3", capacity=2.0)
+    simulation = run(replace(wanted, timing=Timing(patience=3.0)))
+    assert "capacity lifted" in kinds(simulation)
+
+
+def test_a_failure_takes_virtual_time_alone() -> None:
+    calm, rough = run(scenario()), run(scenario(SCRIPTS["half the nodes at once"]))
+    assert calm.clock.now == pytest.approx(11.3, abs=0.4)
+    assert rough.clock.now == pytest.approx(calm.clock.now, abs=1.0), "it has caught up by the end"
+
+
+def test_a_large_cluster_loses_half_its_nodes() -> None:
+    width = 100
+    topology = Topology(
+        (
+            Operator("S", width, costs=(0.0,) * width),
+            Operator("A", 4 * width, stateful=True),
+            Operator("B", 4 * width, stateful=True),
+            Operator("C", width, stateful=True),
+        ),
+        (Stream("S", "A", "split"), Stream("A", "B", "one-to-one"), Stream("B", "C", "merge")),
+    )
+    dying = ",".join(f"node-{number}" for number in range(50))
+    faults = parse_faults(f"kill {dying} at epoch 4; join {dying} after 3s")
+    settings = Settings(nodes=100, checkpoint_every=5, scheduler="best-density")
+    simulation = Simulation(Scenario(topology, settings, 100, 12, faults))
+    audited(simulation, None)
+    final = {(epoch, each) for epoch, each in simulation.store.final}
+    assert len(final) == 12 * width
+
+
+def test_actions_happen_in_order_and_cancelled_ones_never() -> None:
+    clock, seen = Environment(), list[str]()
+
+    def note(what: str) -> Callable[[], None]:
+        return lambda: seen.append(f"{what} at {clock.now:g}")
+
+    clock.after(2, note("late"))
+    clock.after(1, note("first"))
+    clock.after(1, note("second"))
+    clock.after(1.5, note("never")).cancel()
+    while clock.step():
+        pass
+    assert seen == ["first at 1", "second at 1", "late at 2"] and clock.now == 2
+
+
+def test_scenarios_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(Invalid, match="nodes must be at least 1, got 0"):
+        Scenario(chain(1, 1), nodes=0)
+    with pytest.raises(Invalid, match="interval must be 0 seconds or more, got -1"):
+        Timing(interval=-1)
+    with pytest.raises(Invalid, match="a run must take time"):
+        Timing(run=0, level=0)
+    with pytest.raises(Invalid, match="no node 'node-7'"):
+        run(scenario("kill node-7 at epoch 3"))
