@@ -37,7 +37,8 @@ def fidelity(
     result = output_fidelity(model, lost, "ic" if metric == "ic" else "of")
 
     def read(console: Console) -> None:
-        console.print(f"fidelity {result.fidelity:.4f}  (objective {result.objective:.4f}, {len(lost)} of {len(model.tasks)} tasks failed)")
+        lost_of = f"{len(lost)} of {len(model.tasks)} tasks failed"
+        console.print(f"fidelity {result.fidelity:.4f}  (objective {result.objective:.4f}, {lost_of})")
         for sink, value in result.queries.items():
             console.print(f"  query {sink}: {value:.4f}")
 

@@ -183,7 +183,7 @@ class _Graph:
 
 
 def _products_of_others(factors: Floats) -> Floats:
-    """For each factor of a row the product of the others, shape [rows, k, sets]; no division, since factors may be 0."""
+    """For each factor of a row the product of the others, shape [rows, k, sets]; undivided, as factors may be 0."""
     before, after = np.ones_like(factors), np.ones_like(factors)
     np.cumprod(factors[:, :-1], axis=1, out=before[:, 1:])
     after[:, :-1] = np.cumprod(factors[:, :0:-1], axis=1)[:, ::-1]
