@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from driving import chain, task
@@ -11,13 +13,15 @@ from driving import chain, task
 from holdfast.errors import Invalid
 from holdfast.runtime.coordinator import RECOVERIES, Recovery, Settings
 from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.history import History, read_history
 from holdfast.runtime.processing import coordinated
 from holdfast.runtime.simulation.audit import Breach, audited
 from holdfast.runtime.simulation.clock import Environment
+from holdfast.runtime.simulation.endings import Hopeless, Unfinished
 from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Hopeless, Simulation, Unfinished
+from holdfast.runtime.simulation.shell import Simulation
 from holdfast.topology import Operator, Stream, Topology
 
 SCRIPTS = {
@@ -155,6 +159,14 @@ def test_a_large_cluster_loses_half_its_nodes() -> None:
     audited(simulation, None)
     final = {(epoch, each) for epoch, each in simulation.store.final}
     assert len(final) == 12 * width
+
+
+def test_the_history_is_written_in_virtual_time(tmp_path: Path) -> None:
+    wanted = scenario(SCRIPTS["half the nodes at once"])
+    record = History(tmp_path / "history.jsonl")
+    simulation = Simulation(wanted, Digests(wanted.topology), record=record).run()
+    record.close()
+    assert list(read_history(tmp_path)) == json.loads(json.dumps(simulation.history, default=str))
 
 
 def test_actions_happen_in_order_and_cancelled_ones_never() -> None:

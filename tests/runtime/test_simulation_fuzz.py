@@ -14,10 +14,11 @@ from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import Publish, RunDone
 from holdfast.runtime.simulation import fuzzer
 from holdfast.runtime.simulation.audit import audited
+from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.engines import undisturbed
 from holdfast.runtime.simulation.fuzzer import attempt, digest_case, fuzz, rows_case, shrink
 from holdfast.runtime.simulation.machine import Machine
-from holdfast.runtime.simulation.shell import Hopeless, Simulation
+from holdfast.runtime.simulation.shell import Simulation
 from holdfast.runtime.standing import Standing
 
 DIGESTS = 2000

@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from holdfast.errors import Invalid
-from holdfast.fidelity import losses, output_fidelity
+from holdfast.fidelity import output_fidelity
 from holdfast.recovery import place, recover, room, with_costs
 from holdfast.replication import plan
 from holdfast.runtime.events import (
@@ -28,10 +25,8 @@ from holdfast.runtime.events import (
     Event,
     Halt,
     Instruction,
-    Lane,
     NodesJoined,
     NodesLost,
-    Origin,
     Publish,
     Record,
     ReplicasPlanned,
@@ -42,7 +37,8 @@ from holdfast.runtime.events import (
     Trim,
     Work,
 )
-from holdfast.runtime.replay import Copy, Keep, feeding, replay, upward
+from holdfast.runtime.lanes import exact_works, tentative_works
+from holdfast.runtime.replay import Copy, Keep, replay
 from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
@@ -185,6 +181,10 @@ class Coordinator:
         """The tentative forks that may still be asked for, those that runs under way begin included."""
         begun = {work.fork for run in self.runs.values() for work in run.works if work.lane == "tentative"}
         return frozenset(fork for _, fork in self.standing.forks.values()) | begun
+
+    @property
+    def _keep(self) -> Keep:
+        return ("all" if self.backup else "wanted") if self.buffering else "none"
 
     @property
     def retain(self) -> int:
@@ -388,14 +388,26 @@ class Coordinator:
             tentative=lanes.count("tentative"),
             replicas=lanes.count("replica"),
             absent=len(absent),
+            inexact={
+                **{str(work.task): "tentative" for work in run.works if work.lane == "tentative"},
+                **{str(task): "absent" for task in absent},
+            },
             fidelity=answer.fidelity if answer else 1.0,
             queries=answer.queries if answer else {},
             rows_in=sum(report.rows_in for report in reports if not self.topology.inputs_of(report.task.operator)),
             state_bytes=sum(report.state_bytes for report in reports if report.lane == "exact"),
             state_rows=sum(report.state_rows for report in reports if report.lane == "exact"),
+            state=self._state_by_operator(reports),
         )
         self._answer_first = False
         self._epoch_done(run.live)
+
+    def _state_by_operator(self, reports: tuple[Report, ...]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for report in reports:
+            if report.lane == "exact" and report.state_bytes:
+                sizes[report.task.operator] = sizes.get(report.task.operator, 0) + report.state_bytes
+        return sizes
 
     def _epoch_done(self, epoch: int | None) -> None:
         if epoch is not None and epoch == self.pending:
@@ -501,7 +513,10 @@ class Coordinator:
         if self.settings.recovery == "blocking" and (standing.down or standing.cold):
             return
         exact = standing.exact(epoch)
-        works = [*self._exact_works(exact, epoch), *self._tentative_works(exact, epoch)]
+        works = [
+            *exact_works(standing, exact, epoch, self._keep),
+            *tentative_works(standing, exact, epoch, self._next_run, self._measured, self._mute, self.output_tasks),
+        ]
         if not works:
             return
         # What cannot give an answer goes on all the same, but need not come before the recovery.
@@ -518,61 +533,6 @@ class Coordinator:
     def _near(self, behind: list[Copy]) -> list[Copy]:
         return self.standing.near(behind, max(HANDOVER, self.settings.replay_chunk // 2))
 
-    def _exact_works(self, exact: NDArray[np.bool_], epoch: int) -> list[Work]:
-        standing, works = self.standing, []
-        wanting = feeding(self.topology, np.ones_like(exact) if self.backup else ~exact) & self.buffering
-        for task in standing.tasks:
-            if not exact[self.topology.index[task]]:
-                continue
-            keep = bool(wanting[self.topology.index[task]])
-            for lane, home in (("exact", standing.homes[task]), ("replica", standing.replicas.get(task))):
-                if home is not None and home.position == epoch - 1:
-                    origin: Origin = "checkpoint" if home.fresh else "local"
-                    copy: Lane = "exact" if lane == "exact" else "replica"
-                    works.append(Work(task, home.node, copy, origin, epoch - 1, epoch, epoch, keep and lane == "exact"))
-        return works
-
-    def _tentative_works(self, exact: NDArray[np.bool_], epoch: int) -> list[Work]:
-        """Live tasks with incomplete input go on upon a fork, with what is left, if anything of the sources is."""
-        standing = self.standing
-        able = [
-            task
-            for task in standing.tasks
-            if not exact[self.topology.index[task]]
-            and task in standing.homes
-            and task not in standing.cold
-            and task not in self._mute
-        ]
-        if not able:
-            return []
-        absent = set(standing.tasks) - set(able)
-        mask = self.topology.mask(task for task in absent if not exact[self.topology.index[task]])
-        kept = 1.0 - losses(self._measured, mask)[0]
-        works = []
-        for task in able:
-            fidelity = float(kept[self.topology.index[task]])
-            if fidelity <= 0:
-                continue
-            home = standing.homes[task]
-            start, fork = standing.forks.get(task, (-1, 0))
-            origin: Origin = "local"
-            if start < home.position or task not in standing.forks:
-                start, fork, origin = home.position, self._next_run, "checkpoint" if home.fresh else "fork"
-            works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=fidelity, fork=fork))
-        return self._leading_somewhere(works)
-
-    def _leading_somewhere(self, works: list[Work]) -> list[Work]:
-        """Those of these tentative works that an answer comes of: the others would talk to the dead."""
-        index, heard = self.topology.index, np.zeros(len(self.topology.tasks), np.int64)
-        ours = self.topology.mask(work.task for work in works)
-        heard[[index[work.task] for work in works if work.task in self.output_tasks]] = 1
-        for operator in reversed(self.topology.operators):
-            span = self.topology.span[operator.name]
-            for stream in self.topology.outputs_of(operator.name):
-                down = heard[self.topology.span[stream.target]]
-                heard[span] |= upward(self.topology, stream, down, np.maximum, 0) * ours[span]
-        return [work for work in works if heard[index[work.task]]]
-
     def _run_replay(self) -> None:
         """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.
 
@@ -587,9 +547,8 @@ class Coordinator:
             return
         last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)
         buffers = {} if self.settings.recovery == "source-replay" else standing.buffers
-        keep: Keep = ("all" if self.backup else "wanted") if self.buffering else "none"
         works, read = replay(
-            self.topology, behind, standing.ahead(), standing.checkpoint, standing.side, buffers, last, keep
+            self.topology, behind, standing.ahead(), standing.checkpoint, standing.side, buffers, last, self._keep
         )
         self._replaying = self._start(Run(self._next_run, "replay", works, buffers=read))
         self._record(

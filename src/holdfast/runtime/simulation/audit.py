@@ -155,7 +155,7 @@ def audited(simulation: Simulation, expected: Output | None) -> Auditor:
     """Run this simulation with an auditor watching it; Breach or Unfinished if it goes wrong."""
     auditor = Auditor(expected)
     auditor.simulation = simulation
-    simulation.watch = auditor.watch
+    simulation.watchers.append(auditor.watch)
     simulation.run()
     auditor.finish()
     return auditor

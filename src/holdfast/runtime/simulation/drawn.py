@@ -8,7 +8,7 @@ from random import Random
 from holdfast.runtime.coordinator import RECOVERIES, Settings
 from holdfast.runtime.faults import Fault, When
 from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.topology import Operator, Partitioning, Query, Stream, Task, Topology
+from holdfast.topology import Inputs, Operator, Partitioning, Query, Stream, Task, Topology
 
 SCHEDULERS = ("incremental", "incremental", "best-density", "operator-centric", "topological", "dynamic")
 
@@ -62,10 +62,8 @@ def drawn_topology(draw: Random) -> Topology:
         chosen = [each for _, each in sorted(ranked, key=lambda pair: pair[0])][:fan]
         name = f"O{number}"
         costs = tuple(float(draw.choice((1, 1, 1, 2))) for _ in range(width))
-        inputs = "correlated" if len(chosen) > 1 and draw.random() < 0.5 else "independent"
-        operators.append(
-            Operator(name, width, costs=costs, inputs=inputs, stateful=draw.random() < 0.7)  # type: ignore[arg-type]
-        )
+        inputs: Inputs = "correlated" if len(chosen) > 1 and draw.random() < 0.5 else "independent"
+        operators.append(Operator(name, width, costs=costs, inputs=inputs, stateful=draw.random() < 0.7))
         for source in chosen:
             streams.append(Stream(source.name, name, _partitioning(draw, source.parallelism, width)))
             if source.name in unread:
@@ -142,7 +140,9 @@ def _fault(draw: Random, names: list[str], epochs: int, span: float, domains: di
             return Fault("unreachable", when, whom, seconds=lasting)
         case "fill":
             return Fault("fill", when, seconds=lasting)
-    return Fault(what, when)  # type: ignore[arg-type]
+        case "damage":
+            return Fault("damage", when)
+    return Fault("restart", when)
 
 
 def simpler(scenario: Scenario) -> list[Scenario]:

@@ -17,11 +17,12 @@ from holdfast.runtime.events import Event, Instruction, Record, Report, Work
 from holdfast.runtime.processing import coordinated
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.drawn import drawn_scenario, simpler
+from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.engines import Digests, Output, Rows, undisturbed
 from holdfast.runtime.simulation.machine import Engine
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario
-from holdfast.runtime.simulation.shell import Hopeless, Simulation
+from holdfast.runtime.simulation.shell import Simulation, Watcher
 from holdfast.topology import Task
 
 DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())
@@ -74,7 +75,7 @@ def attempt(case: Case, tell: bool = False) -> Failure | None:
     try:
         expected = _expected(case)
         if tell:
-            _tell(simulation, steps)
+            simulation.watchers.append(_teller(simulation, steps))
         audited(simulation, expected)
     except Hopeless as error:
         if any(fault.what == "damage" for fault in scenario.faults):
@@ -90,19 +91,12 @@ def _expected(case: Case) -> Output:
     return undisturbed(case.engine, case.scenario.epochs, coordinator.output_tasks)
 
 
-def _tell(simulation: Simulation, steps: list[str]) -> None:
-    inner = simulation.tell
-
-    def tell(event: Event) -> None:
+def _teller(simulation: Simulation, steps: list[str]) -> Watcher:
+    def tell(event: Event, answer: list[Instruction]) -> None:
         steps.append(f"{simulation.clock.now:9.3f}  {_short(event)}")
-        simulation.listener = lambda answer: steps.extend(_answers(answer))
-        inner(event)
+        steps.extend(f"{'':9}    -> {_short(each)}" for each in answer if not isinstance(each, Record))
 
-    simulation.tell = tell  # type: ignore[method-assign]
-
-
-def _answers(answer: Sequence[Instruction]) -> list[str]:
-    return [f"{'':9}    -> {_short(each)}" for each in answer if not isinstance(each, Record)]
+    return tell
 
 
 def _short(value: Any) -> str:

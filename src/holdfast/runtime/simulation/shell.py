@@ -7,18 +7,16 @@ A node that dies takes its states along; a run it took part in is called off whe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.runtime.blocks import Block
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
-    CheckpointLost,
     CheckpointWanted,
     EpochArrived,
     EpochDone,
@@ -30,15 +28,14 @@ from holdfast.runtime.events import (
     Publish,
     Record,
     ReplicasPlanned,
-    Report,
     Run,
-    RunBroken,
-    RunDone,
     Trim,
 )
-from holdfast.runtime.layout import Layout, Slot, depths, lay_out
+from holdfast.runtime.history import History
 from holdfast.runtime.simulation.clock import Environment, Timer
-from holdfast.runtime.simulation.machine import Engine, Machine, Missing, Order
+from holdfast.runtime.simulation.endings import Hopeless, Unfinished
+from holdfast.runtime.simulation.machine import Engine, Machine, Missing
+from holdfast.runtime.simulation.runs import Runs
 from holdfast.runtime.simulation.scenario import Scenario
 from holdfast.runtime.simulation.store import MemoryStore
 from holdfast.topology import Task
@@ -46,41 +43,24 @@ from holdfast.topology import Task
 Watcher = Callable[[Event, list[Instruction]], None]
 
 
-class Unfinished(Exception):
-    """The simulation cannot go on although the job is not done."""
-
-
-class Hopeless(Unfinished):
-    """Nothing whole is left in the store to recover from."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """A run under way."""
-
-    run: Run
-    machines: Mapping[str, Machine]
-    layout: Layout | None = None
-    order: Order | None = None
-    level: int = 0
-    left: int = 0
-    blocks: list[Block] = field(default_factory=list)
-    pieces: list[list[Block]] | None = None
-    reports: list[Report] = field(default_factory=list)
-    outputs: dict[tuple[str, int, Task], Any] = field(default_factory=dict)
-    timers: list[Timer] = field(default_factory=list)
-    finished: bool = False
-
-
 class Simulation:
-    """One scenario. ``engine`` None: costs alone, no rows. ``watch`` sees every event with its instructions."""
+    """One scenario. ``engine`` None: costs alone, no rows.
 
-    def __init__(self, scenario: Scenario, engine: Engine | None = None, watch: Watcher | None = None) -> None:
+    ``record``: a file that the history goes to as well, in virtual time, as that of a real job does.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        engine: Engine | None = None,
+        record: History | None = None,
+    ) -> None:
         self.scenario = scenario
         self.timing = scenario.timing
         self.engine = engine
-        self.watch = watch
-        self.listener: Callable[[list[Instruction]], None] | None = None
+        self.record = record
+        self.watchers: list[Watcher] = []
+        """Each is shown every event with the coordinator's answer, before it is carried out."""
         self.clock = Environment()
         self.store = MemoryStore()
         self.coordinator = Coordinator(scenario.topology, scenario.settings)
@@ -90,10 +70,9 @@ class Simulation:
         self.finished = False
         self.answered: dict[int, tuple[float, float]] = {}
         """When each epoch had arrived and was answered."""
-        self._random = Random(scenario.seed)
-        self._depth = depths(scenario.topology)
-        self._jobs: dict[int, _Job] = {}
-        self._staged: dict[tuple[int, str, int, Task], Any] = {}
+        self.random = Random(scenario.seed)
+        self.runs = Runs(self)
+        self.outputs: dict[tuple[int, str, int, Task], Any] = {}
         self._checkpoint: tuple[Checkpoint, Timer, dict[str, Machine]] | None = None
         self._noticing: dict[str, Timer] = {}
         self._committed = -1
@@ -111,7 +90,7 @@ class Simulation:
 
         schedule_faults(self)
         for moment, tasks in self.scenario.replans:
-            self.clock.after(moment, lambda tasks=tasks: self._replan(tasks))  # type: ignore[misc]
+            self.clock.after(moment, partial(self._replan, tasks))
         self.boot(self.scenario.names)
         self.clock.after(0.0, self._fetch)
         while not self.finished:
@@ -169,7 +148,7 @@ class Simulation:
             machine.stalled = max(machine.stalled, self.clock.now + seconds)
             if seconds > self.timing.detect:
                 self._lose(name)
-                self.clock.after(seconds, lambda machine=machine: self._back(machine))  # type: ignore[misc]
+                self.clock.after(seconds, partial(self._back, machine))
 
     def _back(self, machine: Machine) -> None:
         if machine is not self.machines.get(machine.name) or not machine.alive or self._restarting:
@@ -189,15 +168,15 @@ class Simulation:
         for timer in self._noticing.values():
             timer.cancel()
         self._noticing.clear()
-        under_way = list(self._jobs.values())
+        under_way = list(self.runs.jobs.values())
         self.tell(NodesLost(gone))
         for job in under_way:
             hit = any(name in job.machines for name in gone)
-            if not job.finished and (hit or self._random.random() < 0.5):
-                self._call_off(job, "nodes were lost")
+            if not job.finished and (hit or self.random.random() < 0.5):
+                self.runs.call_off(job, "nodes were lost")
         if self._checkpoint is not None:
             hit = any(name in self._checkpoint[2] for name in gone)
-            if hit or self._random.random() < 0.5:
+            if hit or self.random.random() < 0.5:
                 self._break_checkpoint("nodes were lost")
 
     def at_epoch(self, epoch: int, action: Callable[[], None]) -> None:
@@ -217,15 +196,15 @@ class Simulation:
             return
         self._restarting = True
         self.restarts += 1
-        for job in list(self._jobs.values()):
-            self._drop(job)
+        for job in list(self.runs.jobs.values()):
+            self.runs.drop(job)
         if self._checkpoint is not None:
             self._checkpoint[1].cancel()
             self._checkpoint = None
         for timer in self._noticing.values():
             timer.cancel()
         self._noticing.clear()
-        self._staged.clear()
+        self.outputs.clear()
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
@@ -251,7 +230,7 @@ class Simulation:
             self._greet(tuple(first))
         for name in here[len(first) :]:
             machine = self.machines[name]
-            self.clock.after(self._random.random(), lambda machine=machine: self._back(machine))  # type: ignore[misc]
+            self.clock.after(self.random.random(), partial(self._back, machine))
         self.clock.after(0.0, self._fetch)
 
     # The coordinator's word
@@ -260,10 +239,8 @@ class Simulation:
         if self.finished:
             return
         answer = self.coordinator.handle(event)
-        if self.listener is not None:
-            self.listener(answer)
-        if self.watch is not None:
-            self.watch(event, answer)
+        for watch in self.watchers:
+            watch(event, answer)
         for instruction in answer:
             self._carry_out(instruction)
         self._mind_stuck()
@@ -274,7 +251,7 @@ class Simulation:
             case Record(kind, fields):
                 self.note(kind, fields)
             case Run():
-                self._start(instruction)
+                self.runs.start(instruction)
             case Checkpoint():
                 self._begin_checkpoint(instruction)
             case Publish():
@@ -288,6 +265,8 @@ class Simulation:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.history.append({"time": round(self.clock.now, 6), "kind": kind, **fields})
+        if self.record is not None:
+            self.record.add(self.clock.now, kind, fields)
 
     def _mind_stuck(self) -> None:
         stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
@@ -303,7 +282,12 @@ class Simulation:
         self.tell(CapacityLifted())
 
     def _mind_end(self) -> None:
-        if self._committed + 1 < self.scenario.epochs or not self.coordinator.idle or self._jobs or self._restarting:
+        if (
+            self._committed + 1 < self.scenario.epochs
+            or not self.coordinator.idle
+            or self.runs.jobs
+            or self._restarting
+        ):
             return
         if self.coordinator.checkpoint_needed():
             if self._checkpoint is None:
@@ -325,7 +309,7 @@ class Simulation:
         self._fetched = epoch
         self.answered.setdefault(epoch, (due if self.timing.interval else self.clock.now, -1.0))
         for action in self._at_epoch.pop(epoch, ()):
-            self.clock.after(self._random.random() * self.timing.run, action)
+            self.clock.after(self.random.random() * self.timing.run, action)
         self.tell(EpochArrived(epoch))
 
     def _epoch_done(self, epoch: int) -> None:
@@ -336,158 +320,12 @@ class Simulation:
             self.note("answered", {"epoch": epoch, "seconds": round(self.clock.now - arrived, 6)})
         self.clock.after(0.0, self._fetch)
 
-    # Runs
-
-    def _start(self, run: Run) -> None:
-        used = {work.node for work in run.works} | {node for node, _, _ in run.buffers.values()}
-        if gone := [name for name in used if name not in self.machines]:
-            raise Unfinished(f"run {run.number} is to use {gone[0]}, which never was")
-        job = _Job(run, {name: self.machines[name] for name in used})
-        self._jobs[run.number] = job
-        for machine in job.machines.values():
-            machine.busy += 1
-        if self.engine is None:
-            self._start_costed(job)
-            return
-        if run.live is not None:
-            job.pieces = self.engine.ingest(run.live)
-            pieces = {run.live: job.pieces}
-        else:
-            needed = range(run.first, run.last + 1)
-            if lost := [epoch for epoch in needed if epoch not in self.store.journal]:
-                raise Unfinished(f"run {run.number} replays epoch {lost[0]}, which is not in the journal any more")
-            pieces = {epoch: self.store.journal[epoch] for epoch in needed}
-        counts = {epoch: len(parts) for epoch, parts in pieces.items()}
-        job.layout = lay_out(self.scenario.topology, run, {name: name for name in used}, counts)
-        job.order = Order(
-            run.number, job.layout, self.coordinator.retain, self.coordinator.forks, self.coordinator.output_tasks
-        )
-        job.blocks = [block for parts in pieces.values() for part in parts for block in part]
-        job.timers.append(self.clock.after(self.timing.run, lambda: self._next_level(job)))
-
-    def _next_level(self, job: _Job) -> None:
-        assert job.layout is not None
-        job.timers.clear()
-        if job.level == len(job.layout.levels):
-            self._end(job)
-            return
-        slots = job.layout.levels[job.level]
-        shares = job.layout.spread(job.blocks, job.level)
-        job.left = len(slots)
-        for slot, share in zip(slots, shares, strict=True):
-            self._wait_for_slot(job, slot, share, self._duration(job, slot))
-
-    def _duration(self, job: _Job, slot: Slot) -> float:
-        machine = job.machines[slot.place]
-        costs = self.scenario.topology.operator
-        units = sum(len(work.epochs) * costs[work.task.operator].costs[work.task.number] for work in slot.works)
-        restores = sum(work.origin == "checkpoint" and work.start >= 0 for work in slot.works)
-        jitter = 1.0 + 0.2 * self._random.random()
-        busy = max(machine.busy, 1)
-        return self.timing.level * jitter + (units * self.timing.unit + restores * self.timing.restore) * (
-            busy / machine.speed
-        )
-
-    def _wait_for_slot(self, job: _Job, slot: Slot, share: list[Block], delay: float) -> None:
-        job.timers.append(self.clock.after(delay, lambda: self._slot_done(job, slot, share)))
-
-    def _slot_done(self, job: _Job, slot: Slot, share: list[Block]) -> None:
-        assert self.engine is not None and job.order is not None
-        machine = job.machines[slot.place]
-        if not machine.alive:
-            return  # the run hangs until somebody notices
-        if machine.stalled > self.clock.now:
-            self._wait_for_slot(job, slot, share, machine.stalled - self.clock.now)
-            return
-        mine = {work.task for work in slot.works}
-        arrived = [block for block in share if block.receiver in mine]
-        sent, told = machine.carry_out(self.engine, self.store, job.order, slot.works, slot.feeds, arrived)
-        job.blocks += sent
-        for report, outputs in told:
-            job.reports.append(report)
-            for epoch, output in outputs.items():
-                job.outputs[report.lane, epoch, report.task] = output
-        job.left -= 1
-        if job.left == 0:
-            job.level += 1
-            self._next_level(job)
-
-    def _end(self, job: _Job) -> None:
-        """Every slot has answered; the driver journals a live epoch, and hears the reports a moment later."""
-        if self.full and (job.run.live is not None or job.outputs):
-            self._call_off(job, "no space left in the store", again=0.2)
-            return
-        if job.run.live is not None and all(report.status == "committed" for report in job.reports):
-            self.store.journal[job.run.live] = job.pieces or []
-        job.finished = True
-        job.timers.append(self.clock.after(self.timing.report, lambda: self._report(job)))
-
-    def _report(self, job: _Job) -> None:
-        self._drop(job)
-        for (lane, epoch, task), output in job.outputs.items():
-            self._staged[job.run.number, lane, epoch, task] = output
-        if any(report.status == "damaged" for report in job.reports):
-            lost = min(report.reached for report in job.reports if report.status == "damaged")
-            found = self.store.latest()
-            if found is None:
-                raise Hopeless("no whole checkpoint is left and the journal does not go back to the start")
-            self.tell(CheckpointLost(lost, found))
-        self.tell(RunDone(job.run.number, tuple(job.reports)))
-
-    def _start_costed(self, job: _Job) -> None:
-        """Costs alone: the run takes as long as the slowest node of each level, and everything it said is committed."""
-        costs, speed = self.scenario.topology.operator, job.machines
-        levels: dict[int, dict[str, float]] = {}
-        for work in job.run.works:
-            units = len(work.epochs) * costs[work.task.operator].costs[work.task.number] * self.timing.unit
-            units += self.timing.restore if work.origin == "checkpoint" and work.start >= 0 else 0.0
-            nodes = levels.setdefault(self._depth[work.task.operator], {})
-            nodes[work.node] = (
-                nodes.get(work.node, 0.0) + units * max(speed[work.node].busy, 1) / speed[work.node].speed
-            )
-        total = self.timing.run + sum(self.timing.level + max(nodes.values()) for nodes in levels.values())
-        job.timers.append(self.clock.after(total, lambda: self._costed(job)))
-
-    def _costed(self, job: _Job) -> None:
-        if any(not machine.alive for machine in job.machines.values()):
-            return
-        if (stalled := max((m.stalled for m in job.machines.values()), default=0.0)) > self.clock.now:
-            job.timers.append(self.clock.after(stalled - self.clock.now, lambda: self._costed(job)))
-            return
-        wanted = self.coordinator.output_tasks
-        rates, index = self.scenario.topology.rates, self.scenario.topology.index
-        for work in job.run.works:
-            says = work.task in wanted and work.lane in ("exact", "tentative")
-            named = dict.fromkeys(work.epochs, "") if says else {}
-            rows = int(rates[index[work.task]] * len(work.epochs))
-            job.reports.append(
-                Report(work.task, work.lane, work.node, "committed", work.last, rows_out=rows, outputs=named)
-            )
-            for epoch in named:
-                job.outputs[work.lane, epoch, work.task] = None
-        job.pieces = []
-        self._end(job)
-
-    def _call_off(self, job: _Job, reason: str, again: float = 0.0) -> None:
-        self._drop(job)
-        delay = again + self._random.random() * self.timing.detect
-        number = job.run.number
-        before = self.restarts
-        self.clock.after(delay, lambda: self.tell(RunBroken(number, reason)) if self.restarts == before else None)
-
-    def _drop(self, job: _Job) -> None:
-        for timer in job.timers:
-            timer.cancel()
-        if self._jobs.pop(job.run.number, None) is not None:
-            for machine in job.machines.values():
-                machine.busy -= 1
-
     # Checkpoints and outputs
 
     def _begin_checkpoint(self, wanted: Checkpoint) -> None:
         if self._checkpoint is not None:
             raise Unfinished("a second checkpoint is to begin while one is under way")
-        delay = self.timing.checkpoint * (0.5 + self._random.random())
+        delay = self.timing.checkpoint * (0.5 + self.random.random())
         machines = {node: self.machines[node] for node in wanted.homes.values()}
         self._checkpoint = (wanted, self.clock.after(delay, self._end_checkpoint), machines)
 
@@ -528,17 +366,17 @@ class Simulation:
 
     def staged(self, run: int, lane: str, epoch: int, task: Task) -> Any:
         """What a run under publication wrote."""
-        return self._staged[run, lane, epoch, task]
+        return self.outputs[run, lane, epoch, task]
 
     def _publish(self, wanted: Publish) -> None:
         lane = "exact" if wanted.kind == "final" else "tentative"
         for epoch, task in wanted.outputs:
-            output = self._staged.pop((wanted.run, lane, epoch, task))
+            output = self.outputs.pop((wanted.run, lane, epoch, task))
             if wanted.kind == "final":
                 self.store.final.setdefault((epoch, task), output)
             else:
                 self.store.tentative[epoch, task] = (output, wanted.fidelity)
-        for key in [key for key in self._staged if key[0] == wanted.run and key[1] == lane]:
-            del self._staged[key]
+        for key in [key for key in self.outputs if key[0] == wanted.run and key[1] == lane]:
+            del self.outputs[key]
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
         self.note("published", {"of": wanted.kind, "epochs": epochs, "outputs": len(wanted.outputs), "run": wanted.run})

@@ -1,0 +1,85 @@
+"""The works of an epoch at hand: exact ones with their replicas, and tentative ones upon forks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.fidelity import losses
+from holdfast.runtime.events import Lane, Origin, Work
+from holdfast.runtime.replay import Keep, feeding, upward
+from holdfast.runtime.standing import Standing
+from holdfast.topology import Task, Topology
+
+Mask = NDArray[np.bool_]
+
+
+def exact_works(standing: Standing, exact: Mask, epoch: int, keep: Keep) -> list[Work]:
+    """Tasks that can process this epoch exactly, and such of their replicas as can; ``keep``: whose outputs stay."""
+    topology, works = standing.topology, []
+    wanting = np.zeros_like(exact)
+    if keep != "none":
+        wanting = feeding(topology, np.ones_like(exact) if keep == "all" else ~exact)
+    for task in standing.tasks:
+        if not exact[topology.index[task]]:
+            continue
+        kept = bool(wanting[topology.index[task]])
+        for lane, home in (("exact", standing.homes[task]), ("replica", standing.replicas.get(task))):
+            if home is not None and home.position == epoch - 1:
+                origin: Origin = "checkpoint" if home.fresh else "local"
+                copy: Lane = "exact" if lane == "exact" else "replica"
+                works.append(Work(task, home.node, copy, origin, epoch - 1, epoch, epoch, kept and lane == "exact"))
+    return works
+
+
+def tentative_works(
+    standing: Standing,
+    exact: Mask,
+    epoch: int,
+    run: int,
+    measured: Topology,
+    mute: Collection[Task],
+    output_tasks: Collection[Task],
+) -> list[Work]:
+    """Live tasks with incomplete input go on upon a fork, with what is left, if anything of the sources is.
+
+    ``run`` names the forks that begin now; ``measured``: the topology with the rates by which fidelity is told;
+    ``mute``: tasks that cannot cope with incomplete input. Works that no query would hear are left out.
+    """
+    topology = standing.topology
+    able = [
+        task
+        for task in standing.tasks
+        if not exact[topology.index[task]] and task in standing.homes and task not in standing.cold and task not in mute
+    ]
+    if not able:
+        return []
+    absent = set(standing.tasks) - set(able)
+    left = 1.0 - losses(measured, topology.mask(task for task in absent if not exact[topology.index[task]]))[0]
+    works = []
+    for task in able:
+        fidelity = float(left[topology.index[task]])
+        if fidelity <= 0:
+            continue
+        home = standing.homes[task]
+        start, fork = standing.forks.get(task, (-1, 0))
+        origin: Origin = "local"
+        if start < home.position or task not in standing.forks:
+            start, fork, origin = home.position, run, "checkpoint" if home.fresh else "fork"
+        works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=fidelity, fork=fork))
+    return _heard(topology, works, output_tasks)
+
+
+def _heard(topology: Topology, works: list[Work], output_tasks: Collection[Task]) -> list[Work]:
+    """Those of these tentative works that an answer comes of: the others would talk to the dead."""
+    index, heard = topology.index, np.zeros(len(topology.tasks), np.int64)
+    ours = topology.mask(work.task for work in works)
+    heard[[index[work.task] for work in works if work.task in output_tasks]] = 1
+    for operator in reversed(topology.operators):
+        span = topology.span[operator.name]
+        for stream in topology.outputs_of(operator.name):
+            down = heard[topology.span[stream.target]]
+            heard[span] |= upward(topology, stream, down, np.maximum, 0) * ours[span]
+    return [work for work in works if heard[index[work.task]]]
