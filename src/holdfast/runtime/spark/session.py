@@ -20,7 +20,10 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500000",
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
-    "spark.locality.wait": "3s",
+    "spark.locality.wait": "60s",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
+    "spark.network.timeoutInterval": "2s",
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.sql.streaming.minBatchesToRetain": "10",
@@ -28,7 +31,11 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
 }
-"""Set where the user has not; a Python task costs about a third with unix domain sockets."""
+"""Set where the user has not.
+
+A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
+elsewhere. An executor that has said nothing for ten seconds is lost.
+"""
 
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
