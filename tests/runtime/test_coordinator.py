@@ -18,6 +18,7 @@ from holdfast.runtime.events import (
     Halt,
     NodesJoined,
     Publish,
+    ReplicasPlanned,
     Report,
     Run,
     RunBroken,
@@ -265,6 +266,19 @@ def test_replicas_are_made_anew_after_recovery() -> None:
     assert standing.replicas[task("A/0")].position == 1
 
 
+def test_a_replica_given_up_in_the_midst_of_a_run_is_made_again_after_it() -> None:
+    driver = Driver(chain(1, 1), nodes=2, replicas=(task("A/0"),), checkpoint_every=1)
+    driver.join(0, 1)
+    driver.epoch(0)
+    driver.arrive(1)
+    run = driver.only(Run)
+    driver.tell(ReplicasPlanned(()))
+    driver.tell(ReplicasPlanned((task("A/0"),)))
+    assert not driver.coordinator.standing.replicas, "the run still works on the old one, on the same node"
+    driver.finish(run)
+    assert task("A/0") in driver.coordinator.standing.replicas
+
+
 def test_a_replica_stays_out_of_the_primarys_domain() -> None:
     driver = Driver(chain(1, 2), nodes=4, replicas=(task("A/0"), task("A/1")))
     racks = {f"node-{number}": f"rack-{number // 2}" for number in range(4)}
@@ -319,6 +333,17 @@ def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
     assert (wanted.epoch, wanted.since) == (4, -1), "whole: there is nothing sound to add to"
     driver.tell(CheckpointDurable(4))
     assert driver.coordinator.standing.checkpoint == 4
+
+
+def test_a_copy_that_falls_back_in_the_midst_of_a_run_waits_for_its_end() -> None:
+    driver = Driver(chain(1, 1), nodes=1, checkpoint=3, head=3)
+    driver.join(0)
+    driver.arrive(4)
+    live = driver.only(Run)
+    driver.tell(CheckpointLost(3, 1))
+    assert not driver.of(Run), "two runs on one copy at once would spoil it"
+    driver.finish(live, "damaged", of="A/0")
+    assert works(driver.only(Run)) == {"A/0": (2, 3, "checkpoint")}
 
 
 def test_a_checkpoint_built_upon_a_damaged_one_does_not_count() -> None:

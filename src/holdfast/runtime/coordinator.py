@@ -482,7 +482,9 @@ class Coordinator:
             return
         if self._answer_first and self.pending is not None:
             return
-        missing = [task for task in self.replicated if task not in standing.replicas]
+        # A copy that was given up while a run works on it is made again when that run is over: both use one folder.
+        at_work = {work.task for run in self.runs.values() for work in run.works if work.lane == "replica"}
+        missing = [task for task in self.replicated if task not in standing.replicas and task not in at_work]
         if not missing or len(standing.nodes) < 2:
             return
         shun = {task: [standing.nodes[standing.homes[task].node]] for task in missing}
@@ -543,7 +545,9 @@ class Coordinator:
             return
         behind = standing.behind()
         behind = self._near(behind) or behind
-        if not behind:
+        live = self.runs.get(self._live) if self._live is not None else None
+        taken = {(work.task, work.node) for work in live.works if work.lane in ("exact", "replica")} if live else set()
+        if not behind or any((copy.task, copy.node) in taken for copy in behind):
             return
         last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)
         buffers = {} if self.settings.recovery == "source-replay" else standing.buffers
