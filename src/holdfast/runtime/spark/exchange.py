@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from pyspark import SparkContext, serializers
@@ -23,6 +24,7 @@ Stage = Callable[[int, Iterable[bytes]], Iterable[bytes]]
 """What a level runs on each of its partitions: index and bundles in; one bundle for each slot of the next level out."""
 
 _TAG = b"."
+_numbers = count(1)
 _serializers: Any = serializers
 """PySpark's serializers have no types of their own."""
 
@@ -74,7 +76,8 @@ class Exchange:
         mapped: Any = level.mapPartitionsWithIndex(keyed, preservesPartitioning=True)
         mapped._bypass_serializer = True
         pairs = self._jvm.PairwiseRDD(mapped._jrdd.rdd()).asJavaPairRDD()
-        partitioner = self._jvm.PythonPartitioner(width, 0)
+        # Equal numbers would be one partitioner to Spark, and between two levels of equal width it would not shuffle.
+        partitioner = self._jvm.PythonPartitioner(width, next(_numbers))
         shuffled = self._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner))
         if all(location is None for location in locations):
             return RDD(shuffled, self._context, NoOpSerializer())
