@@ -18,7 +18,7 @@ java:
 	@scripts/ensure-java
 
 demo: setup
-	@$(BIN)/holdfast plan examples/topologies/incidents.json --budget 1..12
+	@$(BIN)/holdfast demo
 
 lint: $(READY)
 	$(BIN)/ruff check .

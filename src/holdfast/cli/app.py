@@ -9,11 +9,13 @@ from typing import NoReturn
 import typer
 
 from holdfast.cli.advise import advise
+from holdfast.cli.demo import demo
 from holdfast.cli.emulate import emulate
 from holdfast.cli.fidelity import fidelity
 from holdfast.cli.generate import generate
 from holdfast.cli.history import history
 from holdfast.cli.plan import plan
+from holdfast.cli.report import report
 from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
 from holdfast.cli.state import state
@@ -41,6 +43,8 @@ app.command()(advise)
 app.command()(emulate)
 app.command()(schedule)
 app.command()(run)
+app.command()(demo)
+app.command()(report)
 app.command()(history)
 app.command()(store)
 app.command()(state)

@@ -6,14 +6,21 @@ import time
 from types import TracebackType
 from typing import Any
 
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import progress
+from holdfast.report.frames import Tasks
 
 LINE_EVERY = 5.0
-COLOURS = {"exact": "green", "tentative": "yellow", "down": "red", "behind": "cyan"}
+NEWS = 6
+WIDEST = 40
+"""Operators with more tasks than this are summed up instead of drawn."""
+STYLES = {"exact": "green", "tentative": "yellow", "catching up": "cyan", "down": "red"}
+MARKS = {"exact": "●", "tentative": "◐", "catching up": "◔", "down": "✕"}
+BAR = 24
 
 
 class Display:
@@ -24,15 +31,20 @@ class Display:
         self._epochs = epochs
         self._quiet = quiet
         self._job: Any = None
+        self._tasks = Tasks()
+        self._topology: dict[str, Any] = {}
         self._last: dict[str, Any] = {}
         self._seconds = 0.0
         self._published = {"final": 0, "tentative": 0}
         self._checkpoint_at: float | None = None
+        self._recovery: dict[str, Any] = {}
         self._news: list[str] = []
+        self._began = time.time()
         self._said = 0.0
         self._live: Live | None = None
 
     def __enter__(self) -> Display:
+        self._began = time.time()
         if not self._quiet and progress.is_terminal:
             self._live = Live(self._panel(), console=progress, refresh_per_second=8, transient=False)
             self._live.start()
@@ -42,15 +54,23 @@ class Display:
         if self._live is not None:
             self._live.update(self._panel())
             self._live.stop()
+        elif not self._quiet and self._last and error is None:
+            progress.print(self._line(), highlight=False, markup=False)
 
     def watch(self, job: Any) -> None:
+        """The job whose replays are asked how far they have come."""
         self._job = job
 
     def heard(self, event: dict[str, Any]) -> None:
         """A listener for the job's history."""
+        before = bool(self._last)
+        self._tasks.hear(event)
         match event["kind"]:
+            case "started":
+                self._topology = event["topology"]
             case "epoch":
                 self._last = event
+                self._recovered(event)
             case "answered":
                 self._seconds = event["seconds"]
             case "published":
@@ -58,74 +78,138 @@ class Display:
             case "checkpoint":
                 self._checkpoint_at = event["time"]
             case "nodes lost":
-                self._tell(f"lost {', '.join(event['nodes'])}: {len(event['down'])} tasks down")
-            case "nodes joined":
-                self._tell(f"joined: {', '.join(event['nodes'])}")
+                self._recovery = {"at": event["time"], "lost": len(event["down"]), "down": set(event["down"])}
+                self._tell(event, f"lost {', '.join(event['nodes'])}: {len(event['down'])} tasks down")
+            case "nodes joined" if before:
+                self._tell(event, f"joined: {', '.join(event['nodes'])}")
             case "promoted":
-                self._tell(f"replicas took over: {', '.join(event['tasks'])}")
-            case "recovery plan":
-                self._tell(f"recovery: {event['why']}")
+                self._tell(event, f"replicas took over: {', '.join(event['tasks'])}")
+            case "recovery plan" if before:
+                self._tell(event, f"recovery: {event['why']}")
+            case "replicas planned":
+                self._tell(event, f"replicas: {', '.join(event['tasks']) or 'none'} ({event['why']})")
             case "fault":
-                self._tell(f"fault: {event['fault']}")
+                self._tell(event, f"fault: {event['fault']}")
         if self._live is not None:
             self._live.update(self._panel())
         elif not self._quiet and event["kind"] == "answered" and time.monotonic() - self._said > LINE_EVERY:
             self._said = time.monotonic()
             progress.print(self._line(), highlight=False, markup=False)
 
-    def _tell(self, news: str) -> None:
-        self._news = [*self._news[-4:], news]
+    def _recovered(self, event: dict[str, Any]) -> None:
+        if self._recovery and not event["absent"] and not event["tentative"]:
+            self._tell(event, f"exact and caught up {event['time'] - self._recovery['at']:.1f} s after the loss")
+            self._recovery = {}
+
+    def _tell(self, event: dict[str, Any], news: str) -> None:
+        told = f"{max(0.0, event['time'] - self._began):6.1f} s  {news}"
+        self._news = [*self._news, told][-NEWS:]
         if self._live is None and not self._quiet:
-            progress.print(news, highlight=False, markup=False)
+            progress.print(told, highlight=False, markup=False, soft_wrap=True)
 
     def _line(self) -> str:
         epochs = f"/{self._epochs - 1}" if self._epochs is not None else ""
         return (
             f"epoch {self._last.get('epoch', '-')}{epochs}  {self._rate():,.0f} rows/s  latency {self._seconds:.2f} s  "
-            f"state {_size(self._last.get('state_bytes', 0))}  fidelity {self._last.get('fidelity', 1.0):.3f}"
+            f"state {_size(self._last.get('state_bytes', 0))}  fidelity {self._last.get('fidelity', 1.0):.3f}  "
+            f"outputs {self._published['final']} final, {self._published['tentative']} tentative"
         )
 
     def _rate(self) -> float:
         return float(self._last.get("rows_in", 0) / self._seconds) if self._seconds else 0.0
 
-    def _panel(self) -> Table:
+    def _panel(self) -> Group:
         table = Table(title=self._title, show_header=False, title_justify="left", expand=False)
         table.add_column(style="bold")
         table.add_column()
-        epochs = f" of {self._epochs}" if self._epochs is not None else ""
         done = self._last.get("epoch")
-        table.add_row("epoch", "starting" if done is None else f"{done + 1}{epochs}")
-        table.add_row("rows/s", f"{self._rate():,.0f}")
-        table.add_row("latency", f"{self._seconds:.2f} s")
-        table.add_row("state", f"{_size(self._last.get('state_bytes', 0))}, {self._last.get('state_rows', 0):,} rows")
+        table.add_row("epoch", "starting" if done is None else self._progress(done + 1))
+        table.add_row("rows/s", f"{self._rate():,.0f}   latency {self._seconds:.2f} s")
         age = "none yet" if self._checkpoint_at is None else f"{max(0.0, time.time() - self._checkpoint_at):.1f} s ago"
-        table.add_row("checkpoint", age)
+        size = f"{_size(self._last.get('state_bytes', 0))}, {self._last.get('state_rows', 0):,} rows"
+        table.add_row("state", f"{size}   checkpoint {age}")
         fidelity = self._last.get("fidelity", 1.0)
-        table.add_row("fidelity", Text(f"{fidelity:.3f}", style="green" if fidelity >= 1 else "yellow"))
-        table.add_row(
-            "published", f"{self._published['final']} final, {self._published['tentative']} tentative outputs"
-        )
-        if self._job is not None:
-            table.add_row("tasks", self._tasks())
-        for news in self._news:
-            table.add_row("", Text(news, style="dim"))
-        return table
+        shown = Text(f"{_bar(fidelity)} {fidelity:.3f}", style="green" if fidelity >= 1 else "yellow")
+        table.add_row("fidelity", shown)
+        counted = Text(f"{self._published['final']} final", style="green")
+        counted.append(f"   {self._published['tentative']} tentative", style="yellow")
+        table.add_row("outputs", counted)
+        table.add_row("nodes", self._nodes())
+        table.add_row("recovery", self._recovering())
+        return Group(table, self._picture(), *[Text(news, style="dim") for news in self._news])
 
-    def _tasks(self) -> Text:
-        """Every task as a mark: green exact, cyan catching up, red down; a ring around those with a replica."""
-        standing = self._job.shell.coordinator.standing
-        down = set(standing.down)
+    def _progress(self, done: int) -> str:
+        if self._epochs is None:
+            return str(done)
+        return f"{_bar(done / self._epochs)} {done} of {self._epochs}"
+
+    def _nodes(self) -> Text:
         text = Text()
-        for operator in standing.topology.operators:
-            text.append(f"{operator.name} ")
-            for number in range(operator.parallelism):
-                task = (operator.name, number)
-                home = standing.homes.get(task)
-                behind = home is not None and home.position < standing.head
-                colour = COLOURS["down" if task in down else "behind" if behind else "exact"]
-                text.append("◉" if task in standing.replicas else "●", style=colour)
-            text.append("  ")
+        for name, alive in sorted(self._tasks.nodes.items()):
+            text.append(f"{name}  ", style="green" if alive else "red strike")
         return text
+
+    def _recovering(self) -> Text:
+        """How many of the tasks that were lost have a home again, how many are exact, how far the last has to go."""
+        if not self._recovery:
+            return Text("nothing to recover", style="dim")
+        lost = self._recovery["down"]
+        placed = sum(task in self._tasks.homes for task in lost)
+        behind = self._behind(lost)
+        if not lost:
+            return Text("replicas took over, nothing was lost", style="cyan")
+        told = f"{placed} of {len(lost)} tasks placed again"
+        return Text(f"{_bar(placed / len(lost))} {told}" + (f", {behind} epochs to catch up" if behind else ""), "cyan")
+
+    def _behind(self, lost: set[str]) -> int:
+        if self._job is None:
+            return 0
+        standing = self._job.shell.coordinator.standing
+        homes = dict(standing.homes)  # another thread may be changing it
+        return max((standing.head - home.position for task, home in homes.items() if str(task) in lost), default=0)
+
+    def _picture(self) -> Text:
+        """One line an operator, every task a mark with its node; a task with a replica is underlined."""
+        text = Text()
+        operators = self._topology.get("operators", [])
+        width = max((len(each["name"]) for each in operators), default=0)
+        fed = {stream["to"] for stream in self._topology.get("streams", [])}
+        for operator in operators:
+            name, count = operator["name"], operator["parallelism"]
+            text.append(f"{name:>{width}}  ", style="bold")
+            if name not in fed:
+                text.append(f"{'●' * min(count, WIDEST)}", style="dim")
+            elif count > WIDEST:
+                self._summed(text, name, count)
+            else:
+                for number in range(count):
+                    self._mark(text, f"{name}/{number}")
+            onward = [stream["to"] for stream in self._topology["streams"] if stream["from"] == name]
+            text.append(f"  → {', '.join(onward)}\n" if onward else "  ★ query\n", style="dim")
+        text.append(f"{'':>{width}}  ")
+        for status, mark in MARKS.items():
+            text.append(f"{mark} {status}  ", style=STYLES[status])
+        text.append("underlined: has a replica\n", style="dim underline")
+        return text
+
+    def _mark(self, text: Text, task: str) -> None:
+        status = self._tasks.status.get(task, "down")
+        underline = " underline" if task in self._tasks.replicas else ""
+        text.append(MARKS[status], style=STYLES[status] + underline)
+        home = self._tasks.homes.get(task, "")
+        text.append(f"{home.removeprefix('node-'):<2}", style="dim" + underline)
+        text.append(" ")
+
+    def _summed(self, text: Text, name: str, count: int) -> None:
+        standing = [self._tasks.status.get(f"{name}/{number}", "down") for number in range(count)]
+        for status, mark in MARKS.items():
+            if among := standing.count(status):
+                text.append(f"{mark} x {among}  ", style=STYLES[status])
+
+
+def _bar(share: float) -> str:
+    full = round(BAR * min(1.0, max(0.0, share)))
+    return "█" * full + "░" * (BAR - full)
 
 
 def _size(count: float) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow.parquet as pq
 import typer
@@ -14,14 +18,30 @@ from rich.console import Console
 
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, progress
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
+from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.coordinator import RECOVERIES
 from holdfast.runtime.faults import parse_faults, read_faults
 from holdfast.runtime.history import read_history
-from holdfast.workloads import WORKLOADS, Options, workload
+from holdfast.workloads import WORKLOADS, Options, Workload, workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.runtime.spark.job import Listener
 
 SETUP = "run.json"
 SUMMARY = "summary.json"
+
+
+class NoSpark(HoldfastError):
+    """Spark did not start."""
+
+
+class Log(StrEnum):
+    display = "display"
+    json = "json"
 
 
 def run(
@@ -56,7 +76,14 @@ def run(
     verify: Annotated[bool, typer.Option(help="run every epoch twice and refuse answers that differ")] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
     force: Annotated[bool, typer.Option(help="take --out over from a job that still holds it")] = False,
-    quiet: Annotated[bool, typer.Option(help="no display")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="serve a live page on loopback while the job runs")] = False,
+    ui_port: Annotated[int, typer.Option(help="port of --ui; 0 takes a free one")] = 0,
+    metrics: Annotated[
+        int | None, typer.Option(help="serve Prometheus metrics on this port; 0 takes a free one")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="address of --metrics; 0.0.0.0 lets others in")] = LOOPBACK,
+    log: Annotated[Log, typer.Option(help="display to watch, or json: every event as a line on stderr")] = Log.display,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no display")] = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Run a workload on Spark.
@@ -64,7 +91,8 @@ def run(
     Examples:
     holdfast run word-count --epochs 20;
     holdfast run word-count --nodes 4 --budget 2 --epochs 20 --fault "kill node-1,node-2 at epoch 8";
-    holdfast run hashtags --input tweets.parquet --epochs 10 --out run-1
+    holdfast run hashtags --input tweets.parquet --epochs 10 --out run-1;
+    holdfast run top-k --epochs 500 --ui --metrics 9400 --log json
     """
     chosen = workload(name)
     folder = (out or Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))).absolute()
@@ -75,51 +103,108 @@ def run(
         raise Invalid(f"--scheduler must be one of {', '.join(schedulers())}, got {scheduler!r}")
     if recovery not in RECOVERIES:
         raise Invalid(f"--recovery must be one of {', '.join(RECOVERIES)}, got {recovery!r}")
-
-    from holdfast.runtime.spark import spark_session, start
-
     pipeline = chosen.pipeline() if parallelism is None else chosen.pipeline(parallelism=parallelism)
-    tasks = [part for part in replicas.split(",") if part.strip()]
-    pipeline.topology.tasks_of(tasks)
-    if not quiet:
-        progress.print(f"starting Spark ({master})", style="dim", highlight=False)
-    spark = spark_session(master, settings={"spark.driver.memory": memory})
-    began = time.monotonic()
-    display = Display(f"holdfast run {name}", options.epochs, quiet)
+    tasks = [part.strip() for part in replicas.split(",") if part.strip()]
     try:
-        with display:
-            job = start(
-                chosen.stream(spark, options),
-                pipeline,
-                store=folder,
-                nodes=nodes,
-                epochs=options.epochs,
-                bounded=options.input is not None,
-                checkpoint_every=checkpoint_every,
-                replicas=tasks,
-                budget=budget,
-                faults=script,
-                rejoin_after=rejoin_after,
-                scheduler=scheduler,
-                recovery=recovery,
-                capacity=capacity,
-                trigger=trigger,
-                verify=verify,
-                force=force,
-                listeners=[display.heard],
-            )
-            _put(folder / SETUP, _setup(name, options, parallelism))
-            display.watch(job)
-            try:
-                job.awaitTermination()
-            except KeyboardInterrupt:
-                progress.print("stopping after this epoch; run the same command again to go on", highlight=False)
-                job.stop()
-    finally:
-        spark.stop()
-    summary = summarise(folder, name, time.monotonic() - began)
-    _put(folder / SUMMARY, summary)
+        pipeline.topology.tasks_of(tasks)
+    except Invalid as error:
+        raise Invalid(f"--replicas: {error}") from None
+    if tasks and budget is not None:
+        raise Invalid("--replicas and --budget: give one of them; a budget lets the planner choose the replicas")
+    if ui_port and not ui:
+        raise Invalid(f"--ui-port {ui_port}: it is the port of --ui, which is not given")
+
+    with ExitStack() as stack:
+        display = Display(f"holdfast run {name}", options.epochs, quiet or log is Log.json)
+        listeners: list[Listener] = [display.heard]
+        if log is Log.json:
+            listeners.append(_log_line)
+        if ui:
+            live = LivePage(folder, f"{name} in {folder.name}")
+            server = stack.enter_context(LiveServer(live.routes, ui_port))
+            listeners.append(live.heard)
+            _say(f"live page: {server.url}", log)
+        if metrics is not None:
+            counted = Metrics()
+            routes: dict[str, Route] = {"/metrics": lambda: (CONTENT_TYPE, counted.text())}
+            server = stack.enter_context(LiveServer(routes, metrics, metrics_host, "--metrics"))
+            listeners.append(counted.heard)
+            _say(f"metrics: {server.url}metrics", log)
+        if not quiet:
+            _say(f"starting Spark ({master})", log)
+        session = stack.enter_context(spark_on(master, {"spark.driver.memory": memory}))
+        summary = carry_out(
+            chosen, options, folder, session, display, parallelism,
+            nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
+            rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=trigger,
+            verify=verify, force=force, listeners=listeners,
+        )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
+
+
+@contextmanager
+def spark_on(master: str, settings: dict[str, str]) -> Iterator[SparkSession]:
+    """A Spark of our own, stopped in the end."""
+    from holdfast.runtime.spark import spark_session
+
+    try:
+        session = spark_session(master, settings=settings)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise NoSpark(f"Spark cannot be started on {master}: {why}; holdfast doctor says what is missing") from None
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def carry_out(
+    chosen: Workload,
+    options: Options,
+    folder: Path,
+    session: SparkSession,
+    display: Display,
+    parallelism: int | None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Run the job to its end, watched by this display; ``settings`` are those of ``holdfast.start``. Its summary."""
+    from holdfast.runtime.spark import start
+
+    began = time.monotonic()
+    pipeline = chosen.pipeline() if parallelism is None else chosen.pipeline(parallelism=parallelism)
+    with display:
+        job = start(
+            chosen.stream(session, options),
+            pipeline,
+            store=folder,
+            epochs=options.epochs,
+            bounded=options.input is not None,
+            **settings,
+        )
+        _put(folder / SETUP, _setup(chosen.name, options, parallelism))
+        display.watch(job)
+        try:
+            job.awaitTermination()
+        except KeyboardInterrupt:
+            progress.print("stopping after this epoch; run the same command again to go on", highlight=False)
+            job.stop()
+    summary = summarise(folder, chosen.name, time.monotonic() - began)
+    _put(folder / SUMMARY, summary)
+    return summary
+
+
+def _say(text: str, log: Log) -> None:
+    """To stderr; as a line of JSON where all lines are."""
+    if log is Log.json:
+        _log_line({"time": round(time.time(), 6), "kind": "note", "text": text})
+    else:
+        progress.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _log_line(event: dict[str, Any]) -> None:
+    print(json.dumps(event, default=str, allow_nan=False), file=sys.stderr, flush=True)
 
 
 def schedulers() -> tuple[str, ...]:

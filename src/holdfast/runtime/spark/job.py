@@ -29,7 +29,7 @@ from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Batch, Shell, Sink
 from holdfast.runtime.worker import JobContext
 from holdfast.state import Store, Sync, Writer
-from holdfast.topology import Task
+from holdfast.topology import Task, topology_to
 
 PROGRESS_KEPT = 100
 MEASURED_AFTER = 3
@@ -263,7 +263,7 @@ class Job:
 
     def _begin(self, nodes: int) -> None:
         self.shell.clean_staged()
-        self.shell.note("started", {"job": self.id, "nodes": nodes, "epochs": self._epochs})
+        self.shell.note("started", self._description(nodes))
         self.shell.start(nodes)
         if self._budget is not None:
             self.shell.tell(self.shell.coordinator.replicas_within(self._budget))
@@ -278,6 +278,26 @@ class Job:
         else:
             self._query = writing.start()
         threading.Thread(target=self._attend, name="holdfast-job", daemon=True).start()
+
+    def _description(self, nodes: int) -> dict[str, Any]:
+        """What a reader of the history must know of the job to make sense of the rest."""
+        settings = self.shell.coordinator.settings
+        return {
+            "job": self.id,
+            "nodes": nodes,
+            "epochs": self._epochs,
+            "master": str(self.shell.spark.sparkContext.master),
+            "topology": topology_to(self.shell.coordinator.topology),
+            "settings": {
+                "checkpoint_every": settings.checkpoint_every,
+                "budget": self._budget,
+                "replicas": [str(task) for task in settings.replicas],
+                "scheduler": settings.scheduler,
+                "recovery": settings.recovery,
+                "capacity": settings.capacity,
+                "trigger": self._trigger,
+            },
+        }
 
     def _each(self, sources: Mapping[str, str | None]) -> Callable[[DataFrame, int], None]:
         def each(frame: DataFrame, epoch: int) -> None:

@@ -1,0 +1,151 @@
+"""``holdfast demo``: a job loses half of its executors, goes on answering, and ends with the exact answer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+
+from holdfast.cli.display import Display
+from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.run import carry_out, spark_on
+from holdfast.cli.shop import SHOP
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.report.digest import digest
+from holdfast.report.page import NAME, write_page
+from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.history import NAME as HISTORY
+from holdfast.runtime.outputs import read_output
+from holdfast.workloads import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NODES = 4
+VERDICT = "verdict.json"
+QUESTION = "final output identical to the undisturbed run"
+SETTINGS = {"spark.driver.memory": "2g"}
+
+
+class NoExecutors(HoldfastError):
+    """Spark runs, but without executors that could be killed."""
+
+
+def demo(
+    out: Annotated[Path | None, typer.Option(help="folder of the run and its page; a new one by default")] = None,
+    epochs: Annotated[int, typer.Option(min=12, help="epochs, at most one a second")] = 30,
+    rate: Annotated[int, typer.Option(min=1, help="rows an epoch")] = 20_000,
+    budget: Annotated[float, typer.Option(min=0, help="replicas, in average tasks")] = 6.0,
+    kill: Annotated[str, typer.Option(help="what goes wrong, as in holdfast run --fault")] = "",
+    logical: Annotated[bool, typer.Option("--logical", help="logical nodes in one process, no executors")] = False,
+    form: FormatOption = Format.text,
+) -> None:
+    """See a streaming job lose two of its four executors and go on answering; about two minutes.
+
+    Counts visits to a shop's pages on four real Spark executors, with replicas planned under a budget, kills two
+    executors in the middle, and compares the final output, row by row, with a run that nothing happened to.
+
+    Examples:
+    holdfast demo;
+    holdfast demo --logical --epochs 20;
+    holdfast demo --kill "kill node-0 at epoch 5"
+    """
+    folder = (out or Path(tempfile.mkdtemp(prefix="holdfast-demo-"))).absolute()
+    if (folder / HISTORY).exists():
+        raise Invalid(f"--out {folder}: there is a run in it already; name a new folder")
+    script = parse_faults([kill or f"kill node-1,node-2 at epoch {epochs // 3}"])
+    options = Options(epochs=epochs, rate=rate, seed=7)
+    began = time.monotonic()
+    with _spark(logical) as (session, real):
+        common: dict[str, Any] = {"nodes": NODES, "checkpoint_every": 10, "budget": budget, "rejoin_after": 4.0}
+        display = Display(f"a shop's visits on {NODES} {'executors' if real else 'logical nodes'}", epochs, False)
+        summary = carry_out(
+            SHOP, options, folder, session, display, None,
+            faults=script, trigger="1 second", listeners=[display.heard], **common,
+        )  # fmt: skip
+        _say("the same job again, undisturbed and as fast as it goes, to compare")
+        calm = Display("undisturbed", epochs, True)
+        carry_out(SHOP, options, folder / "undisturbed", session, calm, None, listeners=[], **common)
+    verdict = compared(folder, folder / "undisturbed", real, summary)
+    (folder / VERDICT).write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
+    write_page(digest(folder), folder / NAME)
+    told = {**verdict, **summary, "page": str(folder / NAME), "seconds": round(time.monotonic() - began, 1)}
+    answer(told, form, lambda console: _read(console, told))
+    if not verdict["identical"]:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _spark(logical: bool) -> Iterator[tuple[SparkSession, bool]]:
+    """A Spark with four executors if it can be had, else one process; and which of the two it is."""
+    with ExitStack() as stack:
+        if not logical:
+            _say(f"starting Spark with {NODES} executors")
+            try:
+                session = stack.enter_context(spark_on(f"local-cluster[{NODES},1,1024]", SETTINGS))
+                _wait_for_executors(session)
+                yield session, True
+                return
+            except NoExecutors as error:
+                stack.close()
+                warn(f"executors cannot be started or killed here: {error}; using logical nodes instead")
+        _say(f"starting Spark with {NODES} logical nodes in one process")
+        yield stack.enter_context(spark_on("local[*]", SETTINGS)), False
+
+
+def _wait_for_executors(session: SparkSession, deadline: float = 60.0) -> None:
+    """Until all are there; NoExecutors if they do not come, or if their processes cannot be found to be killed."""
+    from holdfast.runtime.spark.cluster import Executors
+
+    executors = Executors(session.sparkContext, Path(tempfile.gettempdir()) / "holdfast-none")
+    until = time.monotonic() + deadline
+    names: list[str] = []
+    while len(names) < NODES:
+        names += executors.look()[1]
+        if time.monotonic() > until:
+            raise NoExecutors(f"{len(names)} of {NODES} came within {deadline:.0f} s")
+        time.sleep(0.1)
+    if any(executors.process(name) is None for name in names):
+        raise NoExecutors("their processes are not to be seen in /proc")
+
+
+def compared(folder: Path, calm: Path, real: bool, summary: dict[str, Any]) -> dict[str, Any]:
+    """Whether the final outputs of the two runs are the same, row for row, epoch for epoch, task for task."""
+    ours, theirs = read_output(folder, "final"), read_output(calm, "final")
+    return {
+        "text": QUESTION,
+        "identical": same_rows(ours, theirs) and summary["epochs"] > 0,
+        "rows_compared": ours.num_rows,
+        "rows_undisturbed": theirs.num_rows,
+        "nodes": "executors" if real else "logical",
+    }
+
+
+def same_rows(ours: pa.Table, theirs: pa.Table) -> bool:
+    """The same rows in the same order; outputs are read in the order of epoch and task."""
+    return bool(ours.num_rows > 0 and ours.schema == theirs.schema and ours.equals(theirs))
+
+
+def _say(text: str) -> None:
+    progress.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(console: Console, told: dict[str, Any]) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    lost = ", ".join(told["nodes_lost"]) or "nothing"
+    say(f"lost {lost}; {told['epochs']} epochs, {told['rows']:,} rows in, {told['seconds']:.0f} s in all")
+    say(f"{told['tentative_rows']:,} tentative rows while recovering, {told['final_rows']:,} final rows")
+    if told["nodes"] == "logical":
+        say("(on logical nodes: no process was killed)")
+    say(f"{QUESTION}: {'yes' if told['identical'] else 'NO'}", "bold green" if told["identical"] else "bold red")
+    say(f"the page: {told['page']}")

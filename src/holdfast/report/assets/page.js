@@ -1,0 +1,272 @@
+/* The page: takes the data that stands in it, or, live, asks for it every second. */
+
+const byId = (id) => document.getElementById(id);
+const COLOURS = { failures: "--down", nodes: "--node", replicas: "--catching", plans: "--s1", replays: "--s2", checkpoints: "--soft", job: "--ink" };
+const hidden = new Set();
+let frames = [];
+let topology = null;
+let following = true;
+let playing = null;
+
+function plural(count, what) { return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`; }
+
+function drawFacts(data) {
+  const last = data.epochs[data.epochs.length - 1];
+  const outputs = data.outputs[data.outputs.length - 1] || { final: 0, tentative: 0 };
+  const rows = data.summary.rows ?? data.epochs.reduce((sum, each) => sum + each.rows, 0);
+  const exact = data.recoveries.map((each) => each.exact_after_s).filter((each) => each !== null);
+  const answered = data.recoveries.map((each) => each.answered_after_s).filter((each) => each !== null);
+  const facts = [
+    [data.summary.epochs ?? (last ? last.epoch + 1 : 0), "epochs"],
+    [short(rows), "rows in"],
+    [outputs.final.toLocaleString("en"), "final outputs"],
+    [outputs.tentative.toLocaleString("en"), "tentative outputs"],
+    [data.recoveries.length, data.recoveries.length === 1 ? "failure" : "failures"],
+    [last ? Math.min(...data.epochs.map((each) => each.fidelity)).toFixed(3) : "none", "least fidelity"],
+  ];
+  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "longest wait for an answer"]);
+  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "until exact and caught up"]);
+  byId("facts").replaceChildren(...facts.map(([value, name]) => tag("div", { class: "fact" }, tag("b", {}, String(value)), tag("span", {}, name))));
+  const place = data.master ? `${plural(data.nodes, "node")} on ${data.master}` : "";
+  const when = new Date(data.began * 1000).toISOString().slice(0, 16).replace("T", " ");
+  byId("lead").textContent = `${when} UTC, ${data.seconds.toFixed(1)} s${place ? `, ${place}` : ""}${data.sittings > 1 ? `, in ${data.sittings} sittings` : ""}${data.error ? `. Failed: ${data.error}` : ""}`;
+  const verdict = byId("verdict");
+  verdict.hidden = !("identical" in data.verdict);
+  if (!verdict.hidden) {
+    verdict.textContent = `${data.verdict.text}: ${data.verdict.identical ? "yes" : "no"}`;
+    verdict.className = data.verdict.identical ? "" : "bad";
+  }
+}
+
+function drawMoment() {
+  const number = Number(byId("moment").value);
+  const now = standing(frames, number);
+  const said = drawTopology(byId("picture"), topology, now);
+  const epoch = now.epoch === null ? "" : `, epoch ${now.epoch}`;
+  const fidelity = now.fidelity === null ? "" : `, fidelity ${now.fidelity.toFixed(3)}`;
+  const text = `${now.t.toFixed(1)} s${epoch}: ${now.what}${fidelity}. Tasks: ${said}.`;
+  byId("now").textContent = text;
+  byId("moment").setAttribute("aria-valuetext", text);
+  byId("nodes").replaceChildren(...Object.keys(now.nodes).sort().map((name) => {
+    const tasks = Object.entries(now.homes).filter(([, node]) => node === name).map(([task]) => task);
+    return tag("span", now.nodes[name] ? {} : { class: "gone" }, `${name}: ${now.nodes[name] ? tasks.join(", ") || "idle" : "lost"}`);
+  }));
+}
+
+function play(on) {
+  const slider = byId("moment");
+  clearTimeout(playing);
+  playing = null;
+  if (on && Number(slider.value) >= Number(slider.max)) slider.value = 0;
+  byId("play").textContent = on ? "Pause" : "Play";
+  byId("play").setAttribute("aria-pressed", String(on));
+  if (!on) return;
+  following = false;
+  const step = () => {
+    const at = Number(slider.value);
+    if (at >= Number(slider.max)) { play(false); return; }
+    slider.value = at + 1;
+    drawMoment();
+    const gap = frames[at + 2] ? frames[at + 2].t - frames[at + 1].t : 0;
+    playing = setTimeout(step, Math.max(40, Math.min(1500, (gap * 1000) / Number(byId("speed").value))));
+  };
+  playing = setTimeout(step, 200);
+}
+
+/* A finished run is opened at the moment of the least fidelity: there is something to see. */
+function worst() {
+  let at = frames.length - 1, least = 1;
+  frames.forEach((frame, number) => { if (frame.fidelity !== undefined && frame.fidelity < least) { least = frame.fidelity; at = number; } });
+  return at;
+}
+
+function drawPlayer(data) {
+  topology = data.topology;
+  frames = data.frames;
+  byId("topology").hidden = topology === null || !frames.length;
+  if (byId("topology").hidden) return;
+  byId("moment").max = frames.length - 1;
+  if (data.running && following) byId("moment").value = frames.length - 1;
+  else if (!data.running && byId("moment").dataset.set === undefined) byId("moment").value = worst();
+  byId("moment").dataset.set = "yes";
+  drawLegend(byId("legend"));
+  drawMoment();
+}
+
+function drawLanes(data) {
+  const lanes = data.lanes.filter((lane) => data.timeline.some((each) => each.lane === lane));
+  const width = Math.max(640, Math.min(1056, byId("lanes").clientWidth || 1056)), left = 96, right = 16, row = 26;
+  const height = lanes.length * row + 30;
+  const px = (t) => left + (t / Math.max(data.seconds, 0.001)) * (width - left - right);
+  const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${data.timeline.length} events; the list below has them in words` });
+  lanes.forEach((lane, i) => {
+    const y = 14 + i * row;
+    const label = make("text", { class: "soft", x: 8, y: y + 4 });
+    label.append(lane);
+    svg.append(label, make("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
+    for (const event of data.timeline.filter((each) => each.lane === lane)) {
+      const colour = `var(${COLOURS[lane]})`;
+      const mark = event.until !== undefined
+        ? make("rect", { x: px(event.t), y: y - 6, width: Math.max(4, px(event.until) - px(event.t)), height: 12, rx: 3, fill: colour })
+        : make("circle", { cx: px(event.t), cy: y, r: 5, fill: colour });
+      mark.append(make("title", {}, `${event.t.toFixed(1)} s: ${event.title}. ${event.detail}`));
+      svg.append(mark);
+    }
+  });
+  for (let i = 0; i <= 5; i += 1) {
+    const t = (data.seconds * i) / 5;
+    const label = make("text", { class: "soft", x: px(t), y: height - 8, "text-anchor": i === 5 ? "end" : i ? "middle" : "start" });
+    label.append(`${+t.toFixed(data.seconds < 10 ? 1 : 0)} s`);
+    svg.append(label);
+  }
+  byId("lanes").replaceChildren(svg);
+}
+
+function drawEvents(data) {
+  const lanes = data.lanes.filter((lane) => data.timeline.some((each) => each.lane === lane));
+  const filter = byId("filter");
+  for (const lane of lanes) {
+    if (filter.querySelector(`[data-lane="${lane}"]`)) continue;
+    const box = tag("input", { type: "checkbox", "data-lane": lane });
+    box.checked = true;
+    box.addEventListener("change", () => {
+      if (box.checked) hidden.delete(lane); else hidden.add(lane);
+      for (const item of byId("events").children) item.hidden = hidden.has(item.dataset.lane);
+    });
+    filter.append(tag("label", {}, box, lane));
+  }
+  byId("events").tabIndex = 0;
+  byId("events").setAttribute("aria-label", "Events");
+  byId("events").replaceChildren(...data.timeline.map((event) => {
+    const epoch = event.epoch === undefined ? "" : ` (epoch ${event.epoch})`;
+    const item = tag("li", { "data-lane": event.lane, class: event.lane }, tag("time", {}, `${event.t.toFixed(2)} s`),
+      tag("span", { class: "what" }, tag("b", {}, event.title), epoch, " ", tag("small", {}, event.detail)));
+    item.hidden = hidden.has(event.lane);
+    return item;
+  }));
+}
+
+function drawCharts(data) {
+  const x = data.epochs.map((each) => each.t), failures = data.recoveries.map((each) => each.t);
+  const sinks = data.topology ? data.topology.operators.filter((each) => each.priority).map((each) => each.name) : [];
+  const series = [{ name: "fidelity", step: true, y: data.epochs.map((each) => each.fidelity) }];
+  if (sinks.length > 1) {
+    for (const sink of sinks) series.push({ name: `query ${sink}`, step: true, y: data.epochs.map((each) => each.queries[sink] ?? 1) });
+  }
+  const three = (value) => (value === null || value === undefined ? "none" : value.toFixed(3));
+  drawChart(byId("fidelity-chart"), { title: "Fidelity of the answer to each epoch", x, top: 1, series, failures, format: three });
+  drawChart(byId("outputs-chart"), {
+    title: "Outputs published so far (one task's rows of one epoch each)", x: data.outputs.map((each) => each.t), failures,
+    series: ["final", "tentative"].map((of) => ({ name: of, step: true, y: data.outputs.map((each) => each[of]) })),
+  });
+  drawChart(byId("latency-chart"), {
+    title: "Latency: seconds from the arrival of an epoch to its answer", x, failures,
+    series: [{ name: "latency", y: data.epochs.map((each) => each.latency) }],
+  });
+  drawChart(byId("rate-chart"), {
+    title: "Throughput: rows of an epoch over its latency, rows/s", x, failures,
+    series: [{ name: "rows/s", y: data.epochs.map((each) => (each.latency ? each.rows / each.latency : null)) }],
+  });
+  const holders = [...new Set(data.epochs.flatMap((each) => Object.keys(each.state)))];
+  const all = { name: "all exact tasks", y: data.epochs.map((each) => each.state_bytes) };
+  const parts = holders.map((name) => ({ name, y: data.epochs.map((each) => each.state[name] ?? null) }));
+  drawChart(byId("state-chart"), { title: "State held by tasks that are exact", x, failures, format: bytes, series: holders.length > 1 ? [all, ...parts] : [all] });
+  drawChart(byId("checkpoint-chart"), {
+    title: "Bytes written by each checkpoint", x: data.checkpoints.map((each) => each.t), failures, format: bytes,
+    series: [{ name: "bytes", dots: true, y: data.checkpoints.map((each) => each.bytes) }],
+  });
+}
+
+function drawRecovery(each, number, data) {
+  const article = tag("article", {});
+  article.append(tag("h3", {}, `${number}. ${each.nodes.join(", ")} at ${each.t.toFixed(1)} s${each.epoch === null ? "" : `, epoch ${each.epoch}`}`));
+  const facts = [`Down: ${each.down.join(", ") || "nothing, replicas took over"}.`];
+  if (each.promoted.length) facts.push(`Replicas took over: ${each.promoted.join(", ")}.`);
+  if (each.answered_after_s !== null) facts.push(`Next answer after ${each.answered_after_s.toFixed(2)} s with fidelity ${each.answered_fidelity.toFixed(3)}.`);
+  facts.push(each.exact_after_s === null ? "Not exact again yet." : `Exact and caught up after ${each.exact_after_s.toFixed(2)} s.`);
+  article.append(tag("p", {}, facts.join(" ")));
+  const steps = [
+    ...each.plans.map((plan) => [plan.after_s, `plan (${plan.scheduler})`, `${Object.entries(plan.recover).map(([task, node]) => `${task} on ${node}`).join(", ") || "nothing fits"}. ${plan.why}`]),
+    ...each.joined.map((join) => [join.after_s, "joined", join.nodes.join(", ")]),
+    ...each.replays.map((replay) => [replay.after_s, `replay, ${replay.seconds.toFixed(2)} s`, `epochs ${replay.epochs[0]} to ${replay.epochs[1]}: ${replay.tasks.join(", ")}${replay.on_the_side.length ? `; on the side: ${replay.on_the_side.join(", ")}` : ""}`]),
+  ].sort((a, b) => a[0] - b[0]);
+  if (steps.length) article.append(table(["after", "what", "which"], steps.map(([at, what, which]) => [`${at.toFixed(2)} s`, what, which]), "What was done"));
+  const comparison = each.comparison;
+  if (comparison) {
+    const ours = comparison.schedules.findIndex((one) => one.scheduler === data.settings.scheduler);
+    const rows = comparison.schedules.map((one) => [one.scheduler, one.average_fidelity.toFixed(3), one.steps.map((step) => step.recover.join(" + ") || "wait").join(", ")]);
+    article.append(table(["scheduler", "average fidelity", "order"], rows, `What each scheduler would do if room for these tasks came back in ${comparison.steps} equal steps, by declared rates and costs; in bold the one this run uses`, ours));
+    const place = tag("div", {});
+    article.append(place);
+    drawChart(place, {
+      title: "Fidelity after each step, by scheduler", xname: "step", x: [...Array(comparison.steps + 1).keys()], top: 1,
+      series: comparison.schedules.map((one) => ({ name: one.scheduler, step: true, y: [comparison.before, ...one.steps.map((step) => step.fidelity)] })),
+    });
+  } else if (each.down.length === 1) {
+    article.append(tag("p", { class: "note" }, "One task was down, so every scheduler has the same order."));
+  }
+  return article;
+}
+
+function drawRecoveries(data) {
+  byId("recoveries").hidden = !data.recoveries.length;
+  byId("recovery-list").replaceChildren(...data.recoveries.map((each, i) => drawRecovery(each, i + 1, data)));
+}
+
+function drawAttachments(data) {
+  byId("attachments").hidden = !data.attachments.length;
+  byId("attachments").replaceChildren(...data.attachments.map((each) => {
+    const article = tag("article", {}, tag("h2", {}, each.title), tag("p", { class: "note" }, `From ${each.file}`));
+    const facts = Object.entries(each.facts);
+    if (facts.length) article.append(table(["", ""], facts.map(([name, value]) => [name, value]), "Facts"));
+    if (each.rows.length) article.append(table(each.columns, each.rows, each.title));
+    if (each.left_out) article.append(tag("p", { class: "note" }, `${each.left_out} more rows are in the file.`));
+    return article;
+  }));
+}
+
+let shown = null;
+function draw(data) {
+  shown = data;
+  byId("title").textContent = data.title;
+  drawFacts(data);
+  drawPlayer(data);
+  drawLanes(data);
+  drawEvents(data);
+  drawCharts(data);
+  drawRecoveries(data);
+  drawAttachments(data);
+  byId("foot").textContent = `Made by holdfast report from history.jsonl: ${plural(data.timeline.length, "event")}.`;
+  document.body.dataset.drawn = "yes";
+}
+
+async function follow() {
+  const note = byId("live");
+  note.hidden = false;
+  try {
+    const answer = await fetch("data.json", { cache: "no-store" });
+    if (!answer.ok) throw new Error(String(answer.status));
+    const data = await answer.json();
+    if (data !== null && !document.querySelector("figure svg:focus, summary:focus")) draw(data);
+    note.textContent = data === null ? "Waiting for the job to begin" : data.running ? "Live" : "The job has ended";
+    if (data !== null && !data.running) return;
+  } catch {
+    note.textContent = "The job does not answer any more; this is how it stood";
+    return;
+  }
+  setTimeout(follow, 1000);
+}
+
+byId("play").addEventListener("click", () => play(playing === null));
+byId("moment").addEventListener("input", () => {
+  play(false);
+  following = Number(byId("moment").value) >= Number(byId("moment").max);
+  drawMoment();
+});
+let resized;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => { if (shown) { drawLanes(shown); drawCharts(shown); drawRecoveries(shown); } }, 200);
+});
+const embedded = JSON.parse(byId("data").textContent);
+if (embedded === null) follow(); else draw(embedded);

@@ -1,0 +1,110 @@
+"""The tasks through time: after each event that moved one, how every task stands and where it lives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+STATUSES = ("exact", "catching up", "tentative", "down")
+
+
+@dataclass(slots=True)
+class Tasks:
+    """How things stand. ``status``: one of STATUSES for each task that has a home to lose; sources are not here."""
+
+    status: dict[str, str] = field(default_factory=dict)
+    homes: dict[str, str] = field(default_factory=dict)
+    replicas: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, bool] = field(default_factory=dict)
+    begun: bool = False
+
+    def hear(self, event: Mapping[str, Any]) -> bool:
+        """Take an event in; whether it can have moved a task or a node."""
+        match event["kind"]:
+            case "started":
+                self._started(event)
+            case "nodes joined":
+                self.nodes.update(dict.fromkeys(event["nodes"], True))
+            case "nodes lost":
+                self._lost(event["nodes"])
+            case "missing" if event["lane"] == "exact":
+                self._drop(event["task"])
+            case "recovery plan":
+                for task, node in event["recover"].items():
+                    self.homes[task] = node
+                    self.status[task] = "catching up" if self.begun else "exact"
+            case "replicas":
+                self.replicas.update(event["placed"])
+            case "replicas planned":
+                self.replicas = {task: node for task, node in self.replicas.items() if task in event["tasks"]}
+            case "epoch":
+                self._epoch(event.get("inexact", {}))
+            case _:
+                return False
+        return True
+
+    def _started(self, event: Mapping[str, Any]) -> None:
+        topology = event.get("topology", {"operators": [], "streams": []})
+        fed = {stream["to"] for stream in topology["streams"]}
+        fresh = {
+            f"{operator['name']}/{number}": "down"
+            for operator in topology["operators"]
+            for number in range(operator["parallelism"])
+            if operator["name"] in fed
+        }
+        self.status, self.homes, self.replicas, self.nodes, self.begun = fresh, {}, {}, {}, False
+
+    def _lost(self, nodes: Iterable[str]) -> None:
+        gone = set(nodes)
+        self.nodes.update(dict.fromkeys(gone, False))
+        self.replicas = {task: node for task, node in self.replicas.items() if node not in gone}
+        for task in [task for task, node in self.homes.items() if node in gone]:
+            self._drop(task)
+
+    def _drop(self, task: str) -> None:
+        """Its home is gone; a replica takes over, if there is one."""
+        self.homes.pop(task, None)
+        if task in self.replicas:
+            self.homes[task] = self.replicas.pop(task)
+        elif task in self.status:
+            self.status[task] = "down"
+
+    def _epoch(self, inexact: Mapping[str, str]) -> None:
+        self.begun = True
+        for task in self.status:
+            lane = inexact.get(task)
+            if lane is None:
+                self.status[task] = "exact"
+            elif lane == "tentative":
+                self.status[task] = "tentative"
+            else:
+                self.status[task] = "catching up" if task in self.homes else "down"
+
+
+def frames(events: Iterable[Mapping[str, Any]], times: Iterable[float]) -> list[dict[str, Any]]:
+    """What changed with each event that moved something: a reader adds the frames up, from the first on."""
+    tasks = Tasks()
+    told: list[dict[str, Any]] = []
+    seen: dict[str, dict[str, Any]] = {"status": {}, "homes": {}, "replicas": {}, "nodes": {}}
+    for event, time in zip(events, times, strict=True):
+        if not tasks.hear(event):
+            continue
+        frame: dict[str, Any] = {"t": time, "what": event["kind"]}
+        if event.get("epoch") is not None:
+            frame["epoch"] = event["epoch"]
+        for name, before in seen.items():
+            now = dict(getattr(tasks, name))
+            if changed := _changed(before, now):
+                frame[name] = changed
+            seen[name] = now
+        if event["kind"] == "epoch":
+            frame["fidelity"] = event["fidelity"]
+        told.append(frame)
+    return told
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What is new or other now; None for what is no more."""
+    fresh = {key: value for key, value in now.items() if key not in before or before[key] != value}
+    return {**fresh, **{key: None for key in before if key not in now}}

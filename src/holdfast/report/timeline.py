@@ -1,0 +1,134 @@
+"""What happened, in words: the events of a history that a person wants to read about, each one line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+LANES = ("failures", "nodes", "replicas", "plans", "replays", "checkpoints", "job")
+SHOWN = 6
+"""So many names are listed; more are counted."""
+
+
+def timeline(events: Iterable[Mapping[str, Any]], times: Iterable[float]) -> list[dict[str, Any]]:
+    """Entries ``{t, lane, title, detail, epoch?, until?}`` in the order of time; a replay lasts ``until``."""
+    told: list[dict[str, Any]] = []
+    replays: dict[Any, dict[str, Any]] = {}
+    began = False
+    for event, time in zip(events, times, strict=True):
+        kind = event["kind"]
+        if kind == "run":
+            if (begun := replays.pop(event["run"], None)) is not None:
+                begun["until"] = time
+            continue
+        if kind == "run broken":
+            if (begun := replays.pop(event["run"], None)) is not None:
+                begun["until"] = time
+                begun["detail"] += f"; broken off: {event['reason']}"
+            continue
+        began |= kind == "epoch"
+        line = _line(event, began)
+        if line is None:
+            continue
+        lane, title, detail = line
+        entry: dict[str, Any] = {"t": time, "lane": lane, "title": title, "detail": detail}
+        if event.get("epoch") is not None:
+            entry["epoch"] = event["epoch"]
+        if kind == "replay":
+            replays[event["run"]] = entry
+        if kind == "started":
+            replays.clear()
+        told.append(entry)
+    return told
+
+
+def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
+    match event["kind"]:
+        case "started":
+            return (
+                "job",
+                "job started",
+                f"{event['nodes']} nodes" + (f" on {event['master']}" if "master" in event else ""),
+            )
+        case "stopped":
+            return "job", "job stopped" if not event["error"] else "job failed", event["error"] or "in good order"
+        case "failed":
+            return "job", "an operator failed", f"{event['task']}: {event['message']}"
+        case "fault":
+            return "failures", "fault injected", str(event["fault"])
+        case "nodes lost":
+            down = f"{len(event['down'])} tasks down: {names(event['down'])}" if event["down"] else "no task is down"
+            return "failures", f"lost {names(event['nodes'])}", f"{event['cause']}; {down}; {event['alive']} nodes left"
+        case "missing":
+            return "failures", f"state of {event['task']} is missing", f"on {event['node']}: {event['message']}"
+        case "mute":
+            return "failures", f"{event['task']} cannot answer tentatively", str(event["message"])
+        case "nodes joined":
+            return "nodes", f"joined: {names(event['nodes'])}", f"{event['alive']} nodes alive"
+        case "capacity lifted":
+            why = f"nobody came for {event['after_seconds']:g} s, so the nodes that are left take everything"
+            return "nodes", "capacity lifted", why
+        case "replicas planned":
+            return "replicas", f"plan: {_count(len(event['tasks']), 'replica')}", _with(event["tasks"], event["why"])
+        case "replicas":
+            placed = [f"{task} on {node}" for task, node in event["placed"].items()]
+            return "replicas", f"{_count(len(placed), 'replica')} made", names(placed)
+        case "promoted":
+            return "replicas", f"{_count(len(event['tasks']), 'replica')} took over", names(event["tasks"])
+        case "recovery plan" if not began:
+            return "plans", "tasks placed", _placed(event["recover"])
+        case "recovery plan":
+            waiting = f"; waiting: {names(event['still_down'])}" if event["still_down"] else ""
+            return (
+                "plans",
+                f"recover {len(event['recover'])} tasks",
+                (f"{event['why']}: {_placed(event['recover'])}{waiting}"),
+            )
+        case "waiting":
+            return "plans", "waiting", str(event["why"])
+        case "replay":
+            side = f"; computed again on the side: {names(event['on_the_side'])}" if event["on_the_side"] else ""
+            kept = f"; from buffers: {names(event['from_buffers'])}" if event["from_buffers"] else ""
+            return (
+                "replays",
+                f"replay of epochs {event['first']} to {event['last']}",
+                (f"{names(event['tasks']) or 'no task of its own'}{side}{kept}"),
+            )
+        case "checkpoint":
+            return "checkpoints", f"checkpoint of epoch {event['epoch']}", f"{event['bytes']:,} bytes"
+        case "checkpoint broken" | "checkpoint failed":
+            return (
+                "checkpoints",
+                f"checkpoint of epoch {event['epoch']} failed",
+                str(event.get("reason", event.get("message", ""))),
+            )
+        case "checkpoint lost":
+            return (
+                "checkpoints",
+                f"checkpoint of epoch {event['epoch']} is damaged",
+                (
+                    f"going on from epoch {event['fallback']}"
+                    if event["fallback"] >= 0
+                    else "going on from the beginning"
+                ),
+            )
+    return None
+
+
+def names(given: Iterable[str]) -> str:
+    """A few names, and how many more there are."""
+    listed = list(given)
+    more = len(listed) - SHOWN
+    return ", ".join(listed[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _placed(placed: Mapping[str, str]) -> str:
+    return names(f"{task} on {node}" for task, node in placed.items()) or "nothing fits"
+
+
+def _with(tasks: list[str], why: str) -> str:
+    return f"{names(tasks)}: {why}" if tasks else why
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
