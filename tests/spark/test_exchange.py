@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.spark
 def test_bundles_come_to_their_slots_whatever_the_widths_of_levels(spark: Any, widths: tuple[int, ...]) -> None:
     exchange = Exchange(spark.sparkContext)
     level = exchange.located([None] * widths[0])
-    for before, width in zip(widths, widths[1:], strict=False):
+    for before, width in pairwise(widths):
 
         def stage(index: int, _: Iterable[bytes], width: int = width) -> list[bytes]:
             return [f"{index} to {slot}".encode() for slot in range(width)]

@@ -12,12 +12,18 @@ from holdfast.workloads.generated import WORD_LENGTH
 
 def draws(seed: int, lanes: int, vocabulary: int = 0) -> dict[str, str]:
     """Columns ``u0``, ``u1`` ...: numbers in [0, 1). And ``words``: the words of all ranks below ``vocabulary``."""
-    hashed = "cast(shiftrightunsigned(xxhash64(cast('{}' as bigint), {}L, value), 11) as double) * {!r}D"
-    drawn = {f"u{lane}": hashed.format(seed, lane, 2.0**-53) for lane in range(lanes)}
+    columns = {f"u{lane}": drawn(seed, lane) for lane in range(lanes)}
     if vocabulary:
         listed = "".join(f"{word} " for word in generated.words(vocabulary).to_pylist())
-        drawn["words"] = f"X'{listed.encode().hex()}'"
-    return drawn
+        columns["words"] = f"X'{listed.encode().hex()}'"
+    return columns
+
+
+def drawn(seed: int, lane: int, of: str = "value") -> str:
+    """A number in [0, 1) for each value of an integer column: equal values give equal numbers."""
+    return (
+        f"(cast(shiftrightunsigned(xxhash64(cast('{seed}' as bigint), {lane}L, {of}), 11) as double) * {2.0**-53!r}D)"
+    )
 
 
 def rank(lane: int, count: int, power: int) -> str:

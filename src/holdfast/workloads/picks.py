@@ -15,9 +15,16 @@ from holdfast.errors import Invalid
 from holdfast.operators.columns import microseconds
 from holdfast.workloads.files import InputFile
 
-Kind = Literal["text", "texts", "time", "row-time"]
+Kind = Literal["text", "texts", "integer", "number", "time", "row-time"]
 TIME = pa.timestamp("us", "UTC")
-TYPES: dict[Kind, pa.DataType] = {"text": pa.string(), "texts": pa.list_(pa.string()), "time": TIME, "row-time": TIME}
+TYPES: dict[Kind, pa.DataType] = {
+    "text": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "time": TIME,
+    "row-time": TIME,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,24 @@ def pick_texts(file: InputFile, name: str, wanted: str | None) -> Pick:
     """A column of lists of text."""
     there = [f.name for f in file.schema if pa.types.is_list(f.type) and _is_text(f.type.value_type)]
     return Pick(name, "texts", _choice(file, name, wanted, there, "lists of text"))
+
+
+def pick_integer(file: InputFile, name: str) -> Pick:
+    """A column of whole numbers, by its name; nulls stay null."""
+    there = [field.name for field in file.schema if pa.types.is_integer(field.type)]
+    if name not in there:
+        listed = ", ".join(f"{field.name} ({field.type})" for field in file.schema)
+        raise Invalid(f"{file.path}: a column {name!r} of whole numbers is needed; found: {listed}")
+    return Pick(name, "integer", name)
+
+
+def pick_number(file: InputFile, name: str) -> Pick:
+    """A column of numbers, whole or not, by its name; nulls stay null."""
+    there = [f.name for f in file.schema if pa.types.is_integer(f.type) or pa.types.is_floating(f.type)]
+    if name not in there:
+        listed = ", ".join(f"{field.name} ({field.type})" for field in file.schema)
+        raise Invalid(f"{file.path}: a column {name!r} of numbers is needed; found: {listed}")
+    return Pick(name, "number", name)
 
 
 def pick_time(file: InputFile, name: str, rate: int) -> Pick:
