@@ -57,14 +57,32 @@ class Trial:
 
     def epoch(self, batches: Batches, ends: bool = False) -> Epoch:
         """One epoch over a batch for each source (or for the only one). ``ends``: no row will ever follow."""
-        self.number += 1
-        given = self._given(batches)
-        outputs: dict[Task, pa.Table] = {}
         counters: dict[str, dict[str, int]] = {}
+        outputs = self.advance(self._given(batches), ends, {}, counters)
+        wanted = [query.sink for query in self.pipeline.topology.queries]
+        answers = {
+            name: together([outputs[task] for task in self.pipeline.topology.tasks if task.operator == name])
+            for name in wanted
+        }
+        return Epoch(self.number, answers, {name: each for name, each in counters.items() if each})
+
+    def advance(
+        self,
+        given: Mapping[str, pa.Table],
+        ends: bool,
+        known: Mapping[Task, tuple[pa.Table, int | None]],
+        counters: dict[str, dict[str, int]],
+    ) -> dict[Task, pa.Table]:
+        """The output of every task. Tasks whose output and watermark are ``known`` already do not run again."""
+        self.number += 1
+        outputs = {task: rows for task, (rows, _) in known.items()}
+        self._stamps.update({task: stamp for task, (_, stamp) in known.items()})
         for operator in self.pipeline.topology.operators:
             step = self.pipeline.by_name[operator.name]
             for number in range(operator.parallelism):
                 task = Task(operator.name, number)
+                if task in known:
+                    continue
                 inputs = self._inputs(task, step, given, outputs)
                 before, now = self._advance(task, step, inputs, ends)
                 state = State(self.states[task].tables, task, self.number, now, before)
@@ -75,12 +93,7 @@ class Trial:
                 counted = counters.setdefault(operator.name, {})
                 for what, rows in state.counters.items():
                     counted[what] = counted.get(what, 0) + rows
-        wanted = [query.sink for query in self.pipeline.topology.queries]
-        answers = {
-            name: together([outputs[task] for task in self.pipeline.topology.tasks if task.operator == name])
-            for name in wanted
-        }
-        return Epoch(self.number, answers, {name: each for name, each in counters.items() if each})
+        return outputs
 
     def run(self, epochs: Iterable[Batches], ends: bool = False) -> list[Epoch]:
         """Several epochs; ``ends`` says that nothing follows the last, so every window closes."""
