@@ -37,6 +37,8 @@ AFTER = 600.0
 EPOCH = 2.0
 LATE = 2
 """A query is available while its exact output is at most this many epochs behind the source."""
+UNIT = 0.05
+"""Seconds that a task of cost 1 takes for an epoch. It decides how fast those behind can catch up: see ``--unit``."""
 SETTLED = 10.0
 """Seconds after the failure in which answers from before it may still count as recent."""
 
@@ -70,14 +72,14 @@ def arrivals(seed: int) -> list[float]:
     return sorted(round(draw.uniform(120, 360), 1) for _ in range(8))
 
 
-def scenario(way: Way, seed: int, epochs: int) -> Scenario:
+def scenario(way: Way, seed: int, epochs: int, unit: float = UNIT) -> Scenario:
     """The parser fills one node; the eight with the aggregates, two to a node, die and are replaced one by one."""
     topology = paper_topology()
     dying = tuple(f"node-{number}" for number in range(1, 9))
     came = [1.0] * 8 if way.standby else arrivals(seed)
     faults = [Fault("kill", When(seconds=FAILURE), dying)]
     faults += [Fault("join", When(seconds=FAILURE + at), (name,)) for name, at in zip(dying, came, strict=True)]
-    timing = Timing(interval=EPOCH, run=0.1, level=0.02, unit=0.05, restore=2.0, checkpoint=1.0, patience=1e5)
+    timing = Timing(interval=EPOCH, run=0.1, level=0.02, unit=unit, restore=2.0, checkpoint=1.0, patience=1e5)
     return Scenario(topology, way.settings, 9, epochs, tuple(faults), timing, seed=seed)
 
 
@@ -155,7 +157,7 @@ def ways() -> list[Way]:
     ]
 
 
-def compare(seeds: range, epochs: int) -> list[tuple[str, list[Outcome]]]:
+def compare(seeds: range, epochs: int, unit: float) -> list[tuple[str, list[Outcome]]]:
     print(f"15 queries, all 8 nodes of their tasks lost, new ones after 2 to 6 minutes; mean of {len(seeds)} draws")
     head = (
         f"{'':28} {'first back s':>12} {'all back s':>11} {'priority':>9} {'fidelity':>9} {'wait s':>8} {'replays':>8}"
@@ -163,7 +165,7 @@ def compare(seeds: range, epochs: int) -> list[tuple[str, list[Outcome]]]:
     print(head)
     found = []
     for way in ways():
-        outcomes = [measure(scenario(way, seed, epochs)) for seed in seeds]
+        outcomes = [measure(scenario(way, seed, epochs, unit)) for seed in seeds]
         found.append((way.name, outcomes))
 
         def mean(name: str, outcomes: list[Outcome] = outcomes) -> float:
@@ -227,10 +229,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plot", type=Path, help="write the curves of the first draw here: .html, .png or .svg")
     parser.add_argument("--quick", action="store_true", help="one draw and a short large run")
+    parser.add_argument("--unit", type=float, default=UNIT, help="seconds that a task of cost 1 takes for an epoch")
     given = parser.parse_args()
     if given.plot is not None:
         check_plot_path(given.plot)
-    found = compare(range(1 if given.quick else 5), epochs=int((FAILURE + AFTER) / EPOCH))
+    found = compare(range(1 if given.quick else 5), epochs=int((FAILURE + AFTER) / EPOCH), unit=given.unit)
     if given.plot is not None:
         plot(found, given.plot)
     scale(15 if given.quick else 60)
