@@ -157,6 +157,7 @@ def test_a_trace_of_los_alamos(tmp_path: Path) -> None:
         "2,0,6/21/2005 10:54,6/21/2005 11:00",
         "20,7,6/21/2005 10:55,6/21/2005 11:55",
         "20,7,7/21/2005 10:55,",
+        "17,,6/21/2005 10:50,6/21/2005 11:00",
         "20,8,6/21/2005 11:55,6/21/2005 12:55",
     ]
     path.write_bytes(lzma.compress("\n".join(rows).encode()))
@@ -167,8 +168,11 @@ def test_a_trace_of_los_alamos(tmp_path: Path) -> None:
         ("join", ("node-0",), 1.0),
         ("join", ("node-1",), 2.0),
     ]
-    with pytest.raises(Invalid, match="the trace has no failures of this system"):
-        expand_faults(parse_faults(f"trace {path} 3600x system 99"), NODES, 5)
+    whole = expand_faults(parse_faults(f"trace {path} 3600x"), NODES, 5)
+    assert len(whole) == 6  # records that name no machine are passed over, like those that were never closed
+    for system in (17, 99):
+        with pytest.raises(Invalid, match="the trace has no failures of this system"):
+            expand_faults(parse_faults(f"trace {path} 3600x system {system}"), NODES, 5)
 
 
 def test_traces_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

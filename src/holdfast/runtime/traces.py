@@ -61,7 +61,7 @@ def _outages(path: Path, system: str | None) -> Iterator[Outage]:
     rows = csv.DictReader(io.StringIO(_text(path)))
     columns = rows.fieldnames or []
     if all(name in columns for name in LANL):
-        yield from _lanl(path, rows, system)
+        yield from _lanl(rows, system)
     elif all(name in columns for name in PLAIN):
         for number, row in enumerate(rows, 2):
             try:
@@ -73,10 +73,10 @@ def _outages(path: Path, system: str | None) -> Iterator[Outage]:
         raise Invalid(f"{path}: columns {', '.join(PLAIN)} are needed, or {', '.join(LANL)}; found {found}")
 
 
-def _lanl(path: Path, rows: csv.DictReader[str], system: str | None) -> Iterator[Outage]:
-    for number, row in enumerate(rows, 2):
-        if system is not None and row["System"] != system:
-            continue
+def _lanl(rows: csv.DictReader[str], system: str | None) -> Iterator[Outage]:
+    for row in rows:
+        if (system is not None and row["System"] != system) or not row["nodenum"]:
+            continue  # of one system nobody wrote down which machine it was
         try:
             down, up = (
                 datetime.strptime(row[name], MOMENT).replace(tzinfo=UTC).timestamp()
@@ -85,10 +85,7 @@ def _lanl(path: Path, rows: csv.DictReader[str], system: str | None) -> Iterator
         except (TypeError, ValueError):
             # A few records were never closed: nobody can say how long such a machine was away.
             continue
-        if row["nodenum"]:
-            yield f"{row['System']}/{row['nodenum']}", down, up
-        else:
-            raise Invalid(f"{path}, line {number}: nodenum is empty")
+        yield f"{row['System']}/{row['nodenum']}", down, up
 
 
 def _text(path: Path) -> str:
