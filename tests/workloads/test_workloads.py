@@ -226,6 +226,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 def test_an_unknown_workload_is_named_with_those_known() -> None:
     with pytest.raises(
-        Invalid, match="unknown workload 'wordcount'; known: word-count, hashtags, word-frequency, top-k"
+        Invalid, match="unknown workload 'wordcount'; known: word-count, hashtags, word-frequency, top-k, traffic-inc"
     ):
         workload("wordcount")
