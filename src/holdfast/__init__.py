@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.assessment import assess
     from holdfast.fidelity import output_fidelity
     from holdfast.operators import Operator, Pipeline
     from holdfast.recovery import schedule
@@ -21,6 +22,7 @@ __all__ = [
     "Task",
     "Topology",
     "advise",
+    "assess",
     "output_fidelity",
     "plan",
     "read_output",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "holdfast.assessment": ("assess",),
     "holdfast.fidelity": ("output_fidelity",),
     "holdfast.operators": ("Operator", "Pipeline"),
     "holdfast.recovery": ("schedule",),
