@@ -25,9 +25,9 @@ from pathlib import Path
 from random import Random
 
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.runtime.coordinator import Settings
 from holdfast.runtime.events import Event, Instruction, Publish
 from holdfast.runtime.faults import Fault, When
+from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation
 from holdfast.topology import Operator, Query, Stream, Topology

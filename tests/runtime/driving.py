@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from holdfast.runtime.coordinator import Coordinator, Settings
+from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     Checkpoint,
     CheckpointDurable,
@@ -20,6 +20,7 @@ from holdfast.runtime.events import (
     RunDone,
     Work,
 )
+from holdfast.runtime.settings import Settings
 from holdfast.topology import Operator, Stream, Task, Topology
 
 Said = TypeVar("Said")

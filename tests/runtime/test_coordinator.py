@@ -6,7 +6,6 @@ import pytest
 from driving import Driver, chain, task, works
 
 from holdfast.errors import Invalid
-from holdfast.runtime.coordinator import Settings
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -25,6 +24,7 @@ from holdfast.runtime.events import (
     RunDone,
     Trim,
 )
+from holdfast.runtime.settings import Settings
 from holdfast.topology import Operator, Stream, Topology
 
 

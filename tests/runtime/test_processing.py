@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast import operators as op
-from holdfast.runtime.coordinator import Coordinator, Settings
+from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.processing import TaskFailed, coordinated, process, route
+from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.state import TaskState

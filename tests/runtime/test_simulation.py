@@ -11,10 +11,10 @@ import pytest
 from driving import chain, task
 
 from holdfast.errors import Invalid
-from holdfast.runtime.coordinator import RECOVERIES, Recovery, Settings
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history import History, read_history
 from holdfast.runtime.processing import coordinated
+from holdfast.runtime.settings import RECOVERIES, Recovery, Settings
 from holdfast.runtime.simulation.audit import Breach, audited
 from holdfast.runtime.simulation.clock import Environment
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished

@@ -21,9 +21,9 @@ from holdfast.cli.output import Format, FormatOption, answer, progress
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
-from holdfast.runtime.coordinator import RECOVERIES
 from holdfast.runtime.faults import parse_faults, read_faults
 from holdfast.runtime.history import read_history
+from holdfast.runtime.settings import RECOVERIES
 from holdfast.workloads import WORKLOADS, Options, Workload, workload
 
 if TYPE_CHECKING:

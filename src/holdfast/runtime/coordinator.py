@@ -6,13 +6,11 @@ replay of what was lost, checkpoints, replicas. At most one epoch run, one repla
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.fidelity import output_fidelity
-from holdfast.recovery import place, recover, room, with_costs
-from holdfast.replication import plan
+from holdfast.recovery import place, recover, room
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -38,36 +36,16 @@ from holdfast.runtime.events import (
     Work,
 )
 from holdfast.runtime.lanes import exact_works, tentative_works
+from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.replay import Copy, Keep, replay
+from holdfast.runtime.settings import Settings
 from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
-Recovery = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
-RECOVERIES: tuple[Recovery, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
 HANDOVER = 3
 """Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share."""
-
-    nodes: int = 1
-    checkpoint_every: int = 10
-    replicas: tuple[Task, ...] = ()
-    scheduler: str = "incremental"
-    recovery: Recovery = "incremental"
-    capacity: float | None = None
-    replay_chunk: int = 8
-
-    def __post_init__(self) -> None:
-        for what in ("nodes", "checkpoint_every", "replay_chunk"):
-            if getattr(self, what) < 1:
-                raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
-        if self.recovery not in RECOVERIES:
-            raise Invalid(f"recovery must be one of {', '.join(RECOVERIES)}, got {self.recovery!r}")
 
 
 class Coordinator:
@@ -85,8 +63,7 @@ class Coordinator:
         wanted = {query.sink for query in topology.queries} | {sink.name for sink in topology.sinks}
         self.output_tasks = frozenset(task for task in topology.tasks if task.operator in wanted)
         self._published: dict[Task, int] = {}
-        self._rates = topology.rates.copy()
-        self._seconds: dict[Task, float] = {}
+        self._measurements = Measurements(topology)
         self._measured = topology
         self._live: int | None = None
         self._replaying: int | None = None
@@ -164,17 +141,7 @@ class Coordinator:
 
     def replicas_within(self, budget: float) -> ReplicasPlanned:
         """What the planner would replicate within this budget, by the rates and costs measured so far."""
-        topology = self.standing.measured(self._rates)
-        busy = sum(self._seconds.values()) / max(1, len(self._seconds))
-        if busy > 0:
-            topology = with_costs(topology, {task: seconds / busy for task, seconds in self._seconds.items()})
-        chosen = plan(topology, budget)
-        tasks = tuple(task for task in chosen.replicas if self.topology.inputs_of(task.operator))
-        basis = "measured" if busy > 0 else "declared"
-        why = (
-            f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: fidelity {chosen.fidelity:.3f}"
-        )
-        return ReplicasPlanned(tasks, f"{why} when everything else fails")
+        return self._measurements.replicas_within(budget)
 
     @property
     def forks(self) -> frozenset[int]:
@@ -219,7 +186,7 @@ class Coordinator:
             went.update(gone)
         lost, promoted = self.standing.lose(gone)
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
-        self._measured = self.standing.measured(self._rates)
+        self._measured = self._measurements.topology()
         self._answer_first = self._plan_due = True
         self._overtaken = 0
         self._buffer_if_down()
@@ -271,10 +238,9 @@ class Coordinator:
                 work = works[report.task, report.lane]
                 if work.node not in went:
                     self._committed(work, report, checkpoint == self.standing.checkpoint)
-            elif report.lane == "exact" and run.live is not None:
-                self._rates[self.topology.index[report.task]] = report.rows_out
         self._publish(run, event.reports)
         if run.live is not None:
+            self._measurements.sources(r for r in event.reports if not self.topology.inputs_of(r.task.operator))
             self._answered(run, event.reports)
         else:
             self._overtaken = 0
@@ -357,9 +323,7 @@ class Coordinator:
             grows = held is not None and held[0] == work.node and held[2] == work.first - 1
             standing.buffers[task] = (work.node, held[1] if held and grows else work.first, work.last)
         if standing.all_up:
-            epochs = work.last - work.first + 1
-            self._rates[self.topology.index[task]] = report.rows_out / epochs
-            self._seconds[task] = report.seconds / epochs
+            self._measurements.task(task, report, work.last - work.first + 1)
 
     def _publish(self, run: Run, reports: tuple[Report, ...]) -> None:
         final, tentative = [], []

@@ -6,7 +6,7 @@ The coordinator's memory, with the questions it asks of it; no decisions here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -190,17 +190,6 @@ class Standing:
             for task, home in homes.items():
                 load[home.node] += self.topology.operator[task.operator].costs[task.number]
         return [Node(name, capacity, load[name], domain) for name, domain in self.nodes.items()]
-
-    def measured(self, rates: NDArray[np.float64]) -> Topology:
-        """The topology with these output rates in place of the declared ones."""
-        span = self.topology.span
-        return replace(
-            self.topology,
-            operators=tuple(
-                replace(operator, rates=tuple(float(rate) for rate in rates[span[operator.name]]))
-                for operator in self.topology.operators
-            ),
-        )
 
     def check(self, busy: Collection[tuple[Task, str]] = ()) -> Iterable[str]:
         """What is wrong with where things stand: nothing, ever. ``busy``: copies that a run is working on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from holdfast.runtime.coordinator import RECOVERIES, Settings
 from holdfast.runtime.faults import Fault, When
+from holdfast.runtime.settings import RECOVERIES, Settings
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.topology import Inputs, Operator, Partitioning, Query, Stream, Task, Topology
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from holdfast.errors import Invalid
-from holdfast.runtime.coordinator import Settings
 from holdfast.runtime.faults import Fault, print_faults
+from holdfast.runtime.settings import Settings
 from holdfast.topology import Task, Topology
 
 

@@ -18,11 +18,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.coordinator import Coordinator, Recovery, Settings
+from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
 from holdfast.runtime.migration import migrate
 from holdfast.runtime.processing import coordinated
+from holdfast.runtime.settings import Recovery, Settings
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.session import is_local

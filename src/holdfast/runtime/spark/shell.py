@@ -9,24 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import re
-import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-import holdfast
 from holdfast.errors import HoldfastError
-from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     CapacityLifted,
@@ -56,6 +49,7 @@ from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
+from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
 from holdfast.runtime.worker import JobContext, Order, journal_name
 from holdfast.state import Writer
 from holdfast.state.entries import FileEntry
@@ -121,6 +115,7 @@ class Shell:
         }
         self._staged: dict[tuple[int, str, int, Task], str] = {}
         self._groups: dict[str, int] = {}
+        self._called_off: set[int] = set()
         self._strikes = 0
         self._waiting_since: float | None = None
         self._stopping = threading.Event()
@@ -267,6 +262,7 @@ class Shell:
             return
         finally:
             self._groups.pop(group, None)
+            self._called_off.discard(run.number)
         self._strikes = 0
         entries = {note.pop("journal"): note for note in notes if "journal" in note}
         task = self.context.pipeline.topology.task
@@ -312,7 +308,7 @@ class Shell:
         job, context = self.context.job, self._broadcast
         stage: Any
         if batch is not None and run.live is not None:
-            schema = _arrow_schema(self.spark, batch.frame)
+            schema = arrow_schema(self.spark, batch.frame)
             stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends)
             partitions = pieces[run.live]
         else:
@@ -344,16 +340,14 @@ class Shell:
         if self._stopping.is_set():
             return
         until = time.monotonic() + 2.0
-        lost = self._look()
-        while not lost and time.monotonic() < until and run.number in self.coordinator.runs:
-            self._stopping.wait(LOOK_EVERY)
-            lost = self._look()
-        gone = lost or isinstance(error, ConnectionError)
+        gone = bool(self._look()) or isinstance(error, ConnectionError)
+        while not gone and time.monotonic() < until and run.number in self.coordinator.runs:
+            gone = run.number in self._called_off or self._stopping.wait(LOOK_EVERY) or bool(self._look())
         self._strikes = 0 if gone else self._strikes + 1
         if self._strikes > TRIES:
-            self.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {_first_line(error)}"))
+            self.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {first_line(error)}"))
             return
-        self.tell(RunBroken(run.number, "nodes were lost" if gone else _first_line(error)))
+        self.tell(RunBroken(run.number, "nodes were lost" if gone else first_line(error)))
 
     # Checkpoints
 
@@ -376,7 +370,7 @@ class Shell:
             return
         except Exception as error:
             if not self._stopping.is_set():
-                self.tell(CheckpointBroken(wanted.epoch, _first_line(error)))
+                self.tell(CheckpointBroken(wanted.epoch, first_line(error)))
             return
         finally:
             self._groups.pop(group, None)
@@ -441,7 +435,7 @@ class Shell:
                 self._lift_if_stuck()
             except Exception as error:
                 if not self._stopping.is_set():
-                    self.fail(RunFailed(f"the nodes cannot be watched any more: {_first_line(error)}"))
+                    self.fail(RunFailed(f"the nodes cannot be watched any more: {first_line(error)}"))
                 return
 
     def _look(self) -> list[str]:
@@ -453,6 +447,7 @@ class Shell:
                 again, more = self.cluster.look()
                 lost, joined = [*lost, *again], [*joined, *more]
                 groups = list(self._groups)
+                self._called_off.update(self._groups.values())
                 self.tell(NodesLost(tuple(lost), "executor lost"))
             if joined:
                 self.tell(NodesJoined(tuple(joined)))
@@ -471,52 +466,3 @@ class Shell:
             self._waiting_since = None
             self.note("capacity lifted", {"after_seconds": self._patience})
             self.tell(CapacityLifted())
-
-
-def as_bytes(context: JobContext) -> bytes:
-    """For the way to the workers only. Code that is not installed, such as a user's own modules, travels by value."""
-    from pyspark import cloudpickle
-
-    tool: Any = cloudpickle
-    own = [module for module in _modules(context.pipeline) if not _installed(module)]
-    for module in own:
-        tool.register_pickle_by_value(module)
-    try:
-        return bytes(tool.dumps(context))
-    finally:
-        for module in own:
-            tool.unregister_pickle_by_value(module)
-
-
-def _modules(pipeline: Pipeline) -> list[ModuleType]:
-    """The modules that the operators of a pipeline, and functions they hold, come from."""
-    found: dict[str, ModuleType] = {}
-    for step in pipeline.steps:
-        for thing in (type(step.operator), *vars(step.operator).values()):
-            module = sys.modules.get(getattr(thing, "__module__", None) or "")
-            if module is not None and module.__name__ != "__main__":
-                found[module.__name__] = module
-    return list(found.values())
-
-
-def _installed(module: ModuleType) -> bool:
-    """Whether a worker, which runs the same Python but not in this folder, can import it."""
-    file = getattr(module, "__file__", None)
-    roots = [*sysconfig.get_paths().values(), str(Path(holdfast.__file__).parent)]
-    return file is None or any(Path(file).is_relative_to(root) for root in roots)
-
-
-def _arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    schema: pa.Schema = to_arrow_schema(frame.schema, timezone=zone)
-    return bytes(schema.serialize())
-
-
-def _first_line(error: BaseException) -> str:
-    """What went wrong in one line: the last word of a Python worker's traceback if there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Missing|Invalid|Unusable)\b", line)]
-    text = (told or lines or [type(error).__name__])[-1 if told else 0]
-    return " ".join(text.split())[:300]

@@ -1,0 +1,58 @@
+"""What was measured of a running job: rates and costs of its tasks, and the topology with them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from holdfast.recovery import with_costs
+from holdfast.replication import plan
+from holdfast.runtime.events import ReplicasPlanned, Report
+from holdfast.topology import Task, Topology
+
+
+class Measurements:
+    """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._declared = topology
+        self._rates = topology.rates.copy()
+        self._seconds: dict[Task, float] = {}
+
+    def sources(self, reports: Iterable[Report]) -> None:
+        """Reports of the parts of a batch: several may be of one task."""
+        rows: dict[Task, int] = {}
+        for report in reports:
+            rows[report.task] = rows.get(report.task, 0) + report.rows_out
+        for task, count in rows.items():
+            self._rates[self._declared.index[task]] = count
+
+    def task(self, task: Task, report: Report, epochs: int) -> None:
+        self._rates[self._declared.index[task]] = report.rows_out / epochs
+        self._seconds[task] = report.seconds / epochs
+
+    def topology(self) -> Topology:
+        """The topology with the measured rates in place of the declared ones."""
+        declared = self._declared
+        return replace(
+            declared,
+            operators=tuple(
+                replace(operator, rates=tuple(map(float, self._rates[declared.span[operator.name]])))
+                for operator in declared.operators
+            ),
+        )
+
+    def replicas_within(self, budget: float) -> ReplicasPlanned:
+        """What the planner would replicate within this budget; an average task costs 1."""
+        topology = self.topology()
+        busy = sum(self._seconds.values()) / max(1, len(self._seconds))
+        if busy > 0:
+            topology = with_costs(topology, {task: seconds / busy for task, seconds in self._seconds.items()})
+        chosen = plan(topology, budget)
+        tasks = tuple(task for task in chosen.replicas if topology.inputs_of(task.operator))
+        basis = "measured" if busy > 0 else "declared"
+        why = (
+            f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
+            f"fidelity {chosen.fidelity:.3f} when everything else fails"
+        )
+        return ReplicasPlanned(tasks, why)

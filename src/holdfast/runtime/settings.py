@@ -1,0 +1,32 @@
+"""How a job is to be run: what the coordinator decides by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.errors import Invalid
+from holdfast.topology import Task
+
+Recovery = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
+RECOVERIES: tuple[Recovery, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share."""
+
+    nodes: int = 1
+    checkpoint_every: int = 10
+    replicas: tuple[Task, ...] = ()
+    scheduler: str = "incremental"
+    recovery: Recovery = "incremental"
+    capacity: float | None = None
+    replay_chunk: int = 8
+
+    def __post_init__(self) -> None:
+        for what in ("nodes", "checkpoint_every", "replay_chunk"):
+            if getattr(self, what) < 1:
+                raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
+        if self.recovery not in RECOVERIES:
+            raise Invalid(f"recovery must be one of {', '.join(RECOVERIES)}, got {self.recovery!r}")

@@ -1,0 +1,66 @@
+"""What travels to the workers, and what they say when they fail."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast
+from holdfast.operators import Pipeline
+from holdfast.runtime.worker import JobContext
+
+
+def as_bytes(context: JobContext) -> bytes:
+    """For the way to the workers only. Code that is not installed, such as a user's own modules, travels by value."""
+    from pyspark import cloudpickle
+
+    tool: Any = cloudpickle
+    own = [module for module in _modules(context.pipeline) if not _installed(module)]
+    for module in own:
+        tool.register_pickle_by_value(module)
+    try:
+        return bytes(tool.dumps(context))
+    finally:
+        for module in own:
+            tool.unregister_pickle_by_value(module)
+
+
+def _modules(pipeline: Pipeline) -> list[ModuleType]:
+    """The modules that the operators of a pipeline, and functions they hold, come from."""
+    found: dict[str, ModuleType] = {}
+    for step in pipeline.steps:
+        for thing in (type(step.operator), *vars(step.operator).values()):
+            module = sys.modules.get(getattr(thing, "__module__", None) or "")
+            if module is not None and module.__name__ != "__main__":
+                found[module.__name__] = module
+    return list(found.values())
+
+
+def _installed(module: ModuleType) -> bool:
+    """Whether a worker, which runs the same Python but not in this folder, can import it."""
+    file = getattr(module, "__file__", None)
+    roots = [*sysconfig.get_paths().values(), str(Path(holdfast.__file__).parent)]
+    return file is None or any(Path(file).is_relative_to(root) for root in roots)
+
+
+def arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    schema: pa.Schema = to_arrow_schema(frame.schema, timezone=zone)
+    return bytes(schema.serialize())
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong in one line: the last word of a Python worker's traceback if there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Missing|Invalid|Unusable)\b", line)]
+    text = (told or lines or [type(error).__name__])[-1 if told else 0]
+    return " ".join(text.split())[:300]
