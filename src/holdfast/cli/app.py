@@ -4,50 +4,80 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from importlib import import_module, metadata
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from holdfast.cli.advise import advise
-from holdfast.cli.demo import demo
-from holdfast.cli.emulate import emulate
-from holdfast.cli.fidelity import fidelity
-from holdfast.cli.generate import generate
-from holdfast.cli.history import history
-from holdfast.cli.plan import plan
-from holdfast.cli.report import report
-from holdfast.cli.run import run
-from holdfast.cli.schedule import schedule
-from holdfast.cli.state import state
-from holdfast.cli.store import store
 from holdfast.errors import HoldfastError, Invalid
+
+COMMANDS = {
+    "demo": "Watch a job lose half of its executors and go on answering.",
+    "run": "Run a workload on Spark.",
+    "report": "Make a page of a run: one HTML file that needs no network.",
+    "history": "Why a run recovered the way it did.",
+    "fidelity": "How much of the answer is left when these tasks fail.",
+    "plan": "Which tasks to replicate within a budget.",
+    "schedule": "What to recover first while capacity comes back after a failure.",
+    "advise": "Which resiliency strategy an uptime SLA calls for, and what it costs.",
+    "emulate": "Does each strategy, run as the advisor says, keep the uptime that it was sized for?",
+    "assess": "Which operators the answer depends on, measured by losing their data on purpose.",
+    "generate": "A random topology, with the knobs of the paper's evaluation.",
+    "state": "Show a task's state at a checkpoint.",
+    "store": "Look into a durable store: its checkpoints, journal and outputs.",
+    "doctor": "What this machine has and lacks for running jobs.",
+}
+"""Every command with the first sentence of its help. Its function, of the same name, is imported when it is called."""
+
+
+class Commands(TyperGroup):
+    """Knows all commands by name and imports one when it is called: a small command shall start fast."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": {n: TyperCommand(n, help=told) for n, told in COMMANDS.items()}})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = loaded(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def loaded(name: str) -> Any:
+    """The command itself, with its options."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name)(getattr(import_module(f"holdfast.cli.{name}"), name))
+    return get_command(alone)
+
 
 app = typer.Typer(
     name="holdfast",
-    help="Keeps streaming results flowing when machines fail.",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {metadata.version('holdfast')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _holdfast() -> None:
-    """Keeps streaming results flowing when machines fail."""
+def _holdfast(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Keeps streaming results flowing when machines fail.
 
-
-app.command()(fidelity)
-app.command()(plan)
-app.command()(generate)
-app.command()(advise)
-app.command()(emulate)
-app.command()(schedule)
-app.command()(run)
-app.command()(demo)
-app.command()(report)
-app.command()(history)
-app.command()(store)
-app.command()(state)
+    To begin with: holdfast doctor; holdfast demo;
+    holdfast run word-count --epochs 20 --out run-1; holdfast report run-1.
+    Every command tells more with --help, and answers one JSON object with --format json.
+    """
 
 
 def main() -> NoReturn:

@@ -48,10 +48,12 @@ def demo(
     logical: Annotated[bool, typer.Option("--logical", help="logical nodes in one process, no executors")] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """See a streaming job lose two of its four executors and go on answering; about two minutes.
+    """Watch a job lose half of its executors and go on answering.
+
+    About two minutes.
 
     Counts visits to a shop's pages on four real Spark executors, with replicas planned under a budget, kills two
-    executors in the middle, and compares the final output, row by row, with a run that nothing happened to.
+    of them in the middle, and compares the final output, row by row, with a run that nothing happened to.
 
     Examples:
     holdfast demo;

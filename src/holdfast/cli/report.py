@@ -16,7 +16,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="the page to write; DIR/report.html by default")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Make a page of a run: one HTML file, nothing fetched from anywhere.
+    """Make a page of a run: one HTML file that needs no network.
 
     It has what happened, the tasks through time, fidelity, outputs, recoveries beside other schedulers, latency, state.
     Answers of other commands that lie in DIR (--format json > DIR/plan.json) become sections of their own.
