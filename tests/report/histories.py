@@ -73,7 +73,10 @@ def half_lost(start: float = 1000.0) -> list[dict[str, Any]]:
             {"time": 1.5 + number, "kind": "answered", "epoch": number, "seconds": 0.4},
             {"time": 1.5 + number, "kind": "published", "of": "final", "epochs": [number], "tasks": ["top/0"]},
         ]
-    events.append({"time": 6.0, "kind": "stopped", "error": None})
+    events += [
+        {"time": 5.9, "kind": "stopped", "error": None},
+        {"time": 6.0, "kind": "checkpoint", "epoch": 4, "bytes": 1024},
+    ]
     return [{**event, "time": start + event["time"]} for event in events]
 
 

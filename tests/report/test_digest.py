@@ -51,6 +51,19 @@ def test_tasks_go_down_catch_up_and_become_exact_again() -> None:
     assert set(after["status"].values()) == {"exact"} and after["homes"]["count/2"] == "node-1"
 
 
+def test_state_that_a_node_lacks_is_lost_unless_the_task_has_left_it() -> None:
+    def lacking(task: str, node: str, lane: str) -> dict[str, Any]:
+        return {"time": 1002.3, "kind": "missing", "task": task, "node": node, "lane": lane, "message": "gone"}
+
+    start = half_lost()[:8]
+    stale = [*start, lacking("count/0", "node-3", "exact"), lacking("count/3", "node-2", "replica")]
+    now = standing(frames(stale, seconds(stale)), len(stale))
+    assert now["status"]["count/0"] == "exact" and now["replicas"] == {"count/3": "node-0"}
+    true = [*start, lacking("count/0", "node-0", "exact"), lacking("count/3", "node-0", "replica")]
+    now = standing(frames(true, seconds(true)), len(true))
+    assert now["status"]["count/0"] == "down" and not now["replicas"] and now["status"]["count/3"] == "exact"
+
+
 def test_sources_have_no_home_to_lose() -> None:
     events = half_lost()
     status = standing(frames(events, seconds(events)), 0)["status"]
@@ -80,7 +93,7 @@ def test_a_digest_has_the_numbers_of_the_history(tmp_path: Path) -> None:
     assert [each["fidelity"] for each in told["epochs"]] == [1.0, 1.0, 0.5, 1.0, 1.0]
     assert [each["latency"] for each in told["epochs"]] == [0.5, 0.5, 1.5, 0.4, 0.4]
     assert (told["outputs"][-1]["final"], told["outputs"][-1]["tentative"]) == (5, 1)
-    assert told["checkpoints"] == [{"t": 2.2, "epoch": 1, "bytes": 2048}]
+    assert told["checkpoints"] == [{"t": 2.2, "epoch": 1, "bytes": 2048}, {"t": 6.0, "epoch": 4, "bytes": 1024}]
     (recovery,) = told["recoveries"]
     assert recovery["answered_after_s"] == 0.5 and recovery["answered_fidelity"] == 0.5
     assert recovery["exact_after_s"] == 1.9 and recovery["t"] == 2.6

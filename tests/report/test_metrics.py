@@ -45,7 +45,7 @@ def test_after_the_end() -> None:
     assert told['holdfast_epoch_latency_seconds_bucket{le="0.5"}'] == 4
     assert told['holdfast_epoch_latency_seconds_bucket{le="2.5"}'] == 5
     assert told['holdfast_epoch_latency_seconds_bucket{le="+Inf"}'] == told["holdfast_epoch_latency_seconds_count"] == 5
-    assert told["holdfast_checkpoint_bytes_total"] == 2048 and told['holdfast_state_bytes{operator="count"}'] == 4004
+    assert told["holdfast_checkpoint_bytes_total"] == 3072 and told['holdfast_state_bytes{operator="count"}'] == 4004
 
 
 def test_every_family_is_declared_once_before_its_samples() -> None:

@@ -80,12 +80,12 @@ def test_it_speaks_to_screen_readers(made: Path) -> None:
 def test_what_a_history_says_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     events = half_lost()
     events[0]["topology"]["operators"][0]["rates"] = [1, 1]
-    events[-1]["error"] = "</script><script>alert(1)</script>"
+    events[-2]["error"] = "</script><script>alert(1)</script>"
     folder = written(tmp_path / "<b>run</b> @@data@@", events)
     text = page(digest(folder), f"Holdfast: {folder.name}")
     assert "<script>alert" not in text and "<b>run</b>" not in text.partition('id="data"')[0]
     found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert found is not None and json.loads(found[1])["error"] == events[-1]["error"]
+    assert found is not None and json.loads(found[1])["error"] == events[-2]["error"]
 
 
 def test_a_reader_without_scripts_gets_the_events(made: Path) -> None:

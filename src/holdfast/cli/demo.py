@@ -41,7 +41,7 @@ class NoExecutors(HoldfastError):
 
 def demo(
     out: Annotated[Path | None, typer.Option(help="folder of the run and its page; a new one by default")] = None,
-    epochs: Annotated[int, typer.Option(min=12, help="epochs, at most one a second")] = 30,
+    epochs: Annotated[int, typer.Option(min=12, help="epochs, at most one a second")] = 24,
     rate: Annotated[int, typer.Option(min=1, help="rows an epoch")] = 20_000,
     budget: Annotated[float, typer.Option(min=0, help="replicas, in average tasks")] = 6.0,
     kill: Annotated[str, typer.Option(help="what goes wrong, as in holdfast run --fault")] = "",

@@ -44,13 +44,13 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
     started = [event for event in events if event["kind"] == "started"]
     topology = started[-1].get("topology") if started else None
     model = topology_from(topology) if topology else None
-    ended = events[-1]["kind"] == "stopped"
+    end = ending(events)
     return {
         "title": title,
         "began": events[0]["time"],
         "seconds": times[-1],
-        "running": not ended,
-        "error": events[-1]["error"] if ended else None,
+        "running": end is None,
+        "error": end["error"] if end is not None else None,
         "sittings": len(started),
         "nodes": started[-1]["nodes"] if started else None,
         "wanted_epochs": started[-1].get("epochs") if started else None,
@@ -73,6 +73,14 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
         "verdict": {},
         "attachments": [],
     }
+
+
+def ending(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The word that the last sitting has ended, if it has. The last checkpoint comes after it."""
+    for event in reversed(events):
+        if event["kind"] in ("started", "stopped"):
+            return event if event["kind"] == "stopped" else None
+    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -28,8 +28,8 @@ class Tasks:
                 self.nodes.update(dict.fromkeys(event["nodes"], True))
             case "nodes lost":
                 self._lost(event["nodes"])
-            case "missing" if event["lane"] == "exact":
-                self._drop(event["task"])
+            case "missing":
+                self._missing(event)
             case "recovery plan":
                 for task, node in event["recover"].items():
                     self.homes[task] = node
@@ -61,6 +61,16 @@ class Tasks:
         self.replicas = {task: node for task, node in self.replicas.items() if node not in gone}
         for task in [task for task, node in self.homes.items() if node in gone]:
             self._drop(task)
+
+    def _missing(self, event: Mapping[str, Any]) -> None:
+        """A node has not what it should have; a report about a node that the task has left by now says nothing."""
+        held = self.replicas if event["lane"] == "replica" else self.homes
+        if event["lane"] not in ("exact", "replica") or held.get(event["task"]) != event["node"]:
+            return
+        if event["lane"] == "replica":
+            del self.replicas[event["task"]]
+        else:
+            self._drop(event["task"])
 
     def _drop(self, task: str) -> None:
         """Its home is gone; a replica takes over, if there is one."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.errors import Invalid
-from holdfast.report.digest import digest_events
+from holdfast.report.digest import digest_events, ending
 from holdfast.report.page import page
 from holdfast.runtime.history import NAME, read_history
 
@@ -80,7 +80,7 @@ class LivePage:
         with self._lock:
             events = list(self._events)
         count, text, due = self._made
-        ended = bool(events) and events[-1]["kind"] == "stopped"
+        ended = ending(events) is not None
         if len(events) != count and events and (time.monotonic() >= due or ended):
             began = time.monotonic()
             text = json.dumps(digest_events(events, self._title), allow_nan=False)
