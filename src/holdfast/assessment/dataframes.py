@@ -48,7 +48,7 @@ def assess(
     repeat: int = 3,
     sections: int = 100,
     threshold: float = 0.03,
-    precision: float = 0.02,
+    precision: float = 0.05,
     seed: int = 0,
     report: Report | None = None,
 ) -> Assessment:

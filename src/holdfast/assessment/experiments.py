@@ -50,7 +50,7 @@ class Settings:
     threshold: float = THRESHOLD
     percentile: float = PERCENTILE
     alpha: float = ALPHA
-    precision: float = 0.02
+    precision: float = 0.05
     protected: tuple[str, ...] = ()
     failover: float = 2.0
     seed: int = 0

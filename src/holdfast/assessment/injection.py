@@ -42,7 +42,7 @@ class Injector(Operator):
         self, batch: pa.Table, hit: np.ndarray, places: np.ndarray, passed: pa.Table, state: State
     ) -> pa.Table:
         over = bool((places >= self.stop).any()) if self.key is not None else state.epoch + 1 >= self.stop
-        held = [_from_bytes(rows.as_py()) for rows in state.scan().column("rows")]
+        held = [_from_bytes(rows.as_py()) for rows in state.scan().sort_by("epoch").column("rows")]
         mine = batch.filter(pa.array(hit)) if batch.num_columns else batch
         if over:
             if held:

@@ -103,7 +103,8 @@ def quality_impact(
 def _spearman(outages: Floats, scores: Floats) -> float:
     if len(outages) < 2 or _constant(outages) or _constant(scores):
         return 0.0
-    return float(stats.spearmanr(outages, scores).statistic)
+    # Rounded, so that a perfect order is 1 and not the float next to it.
+    return round(float(stats.spearmanr(outages, scores).statistic), 12)
 
 
 def _index(errors: Floats, threshold: float, percentile: float) -> int:

@@ -69,14 +69,18 @@ class Assessment:
     def __getitem__(self, operator: str) -> OperatorResult:
         """The result that stands for an operator."""
         for each in self.operators:
-            if operator == each.operator or operator in each.stands_for:
+            if operator == each.operator:
+                return each
+        for each in self.operators:
+            if operator in each.stands_for:
                 return each
         known = ", ".join(name for each in self.operators for name in each.stands_for)
         raise Invalid(f"operator {operator!r}: not assessed; assessed: {known}")
 
     def impacts(self) -> dict[str, float]:
         """The measured impact of every operator: its own, or that of the target which stands for it."""
-        return {name: each.impact for each in self.operators for name in each.stands_for}
+        names = dict.fromkeys(name for each in self.operators for name in each.stands_for)
+        return {name: self[name].impact for name in names}
 
     def content(self) -> dict[str, Any]:
         return asdict(self)

@@ -56,7 +56,7 @@ def assess(
     percentile: Annotated[float, typer.Option(help="recovered when this share of wrong sections has passed")] = 0.9,
     precision: Annotated[
         float, typer.Option(help="stop repeating when quality scores are known this well (95 % confidence); 0: never")
-    ] = 0.02,
+    ] = 0.05,
     replicas: Annotated[str, typer.Option(help="assess with these replicas in force, such as A/0,B/0")] = "",
     plan: Annotated[
         Path | None, typer.Option(help="assess with the replicas of holdfast plan --format json in force")

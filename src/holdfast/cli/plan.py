@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.cli.measured import by_measurement
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
 from holdfast.cli.picture import picture
 from holdfast.errors import Infeasible, Invalid
@@ -52,6 +53,13 @@ def plan(
             help=f"seconds that exact may take for a budget; {TIME_LIMIT:g}, or {CURVE_TIME_LIMIT:g} in a range"
         ),
     ] = None,
+    assessment: Annotated[
+        Path | None,
+        typer.Option(help="folder of holdfast assess --out: plan by measured impact as well as by fidelity"),
+    ] = None,
+    weight: Annotated[
+        float, typer.Option(help="with --assessment: 0 plans by fidelity alone, 1 by measured impact alone")
+    ] = 0.5,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tasks to replicate within a budget.
@@ -76,7 +84,11 @@ def plan(
     for warning in model.warnings:
         warn(f"{topology}: {warning}")
     limit = time_limit or (CURVE_TIME_LIMIT if curve else TIME_LIMIT)
-    if not curve:
+    if assessment is not None:
+        if curve:
+            raise Invalid(f"--assessment: takes one budget, such as --budget 3, got {budget!r}")
+        by_measurement(model, budgets[0], _planner(algorithm or DEFAULT, limit), known, assessment, weight, form)
+    elif not curve:
         _one(model, budgets[0], _planner(algorithm or DEFAULT, limit), known, form)
     else:
         chosen = [algorithm] if algorithm else list(PLANNERS)
