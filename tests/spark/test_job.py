@@ -160,6 +160,20 @@ def test_all_nodes_lost_at_once(spark: Any, tmp_path: Path) -> None:
     assert totals(tmp_path) == expected(8)
 
 
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(spark: Any, tmp_path: Path) -> None:
+    faults = parse_faults("damage checkpoint at epoch 6; kill node-0,node-1 at epoch 7")
+    finished(
+        start(
+            numbers(spark), counting(), store=tmp_path, nodes=2, epochs=10, checkpoint_every=2, faults=faults,
+            rejoin_after=0.5,
+        )
+    )  # fmt: skip
+    assert totals(tmp_path) == expected(10)
+    events = list(read_history(tmp_path))
+    assert any(event["kind"] == "damaged" and event["file"] for event in events)
+    assert any(event["kind"] == "checkpoint lost" for event in events)
+
+
 def test_a_function_that_raises_names_itself_and_can_be_mended(spark: Any, tmp_path: Path) -> None:
     bad = ROWS * 2 + 7
 

@@ -19,12 +19,11 @@ WORDS, VOCABULARY, POWER = 20, 10_000, 4
 
 
 def pipeline(parallelism: int = 2, every: str = "5 seconds") -> Pipeline:
-    """A splitter and a counter; the counts of a window leave once, when the watermark reaches its end."""
+    """A splitter, which is the source's own operator, and a counter; a window's counts leave once, when it closes."""
     count = op.sliding("30 seconds", every, by="word", time="time", count=op.count())
     split = op.flat_map(word=pl.col("text").str.extract_all(r"\S+"), keep="time")
     return Pipeline(
-        op.source("fragments", parallelism=parallelism, event_time="time"),
-        op.step("split", split, "fragments", parallelism=parallelism),
+        op.source("split", split, parallelism=parallelism, event_time="time"),
         op.step("count", count, "split", parallelism=parallelism),
     )
 

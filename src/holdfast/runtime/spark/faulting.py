@@ -129,12 +129,12 @@ class FaultPlayer:
 
 
 def damage_checkpoint(store: Store) -> str:
-    """Flip a byte in the middle of the largest file of the newest checkpoint; its name."""
+    """Flip a byte in the middle of a file that the newest checkpoint added, the largest; its name."""
     found = store.checkpoints()
     if not found:
         return ""
     entries = [entry for chain in found[-1].tasks.values() for entry in chain]
-    entry = max(entries, key=lambda entry: entry.bytes)
+    entry = max(entries, key=lambda entry: (entry.epoch, entry.bytes))
     path = Path(store.url) / entry.path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
