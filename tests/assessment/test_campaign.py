@@ -185,6 +185,11 @@ def test_degenerate_campaigns_have_an_answer(
         assert found["a"].accepted
 
 
+def test_a_subject_for_this_process_alone_is_told() -> None:
+    with pytest.raises(Invalid, match="cores 2: other processes cannot be handed this subject"):
+        run_campaign(lambda: market(4000), small(), cores=2)
+
+
 def test_no_input_is_told() -> None:
     with pytest.raises(Invalid, match="the input has no rows"):
         run_campaign(lambda: subject(lambda epoch: pa.table({})), Settings(Score("count")))

@@ -13,7 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -63,6 +65,10 @@ class TrialProcesses(AbstractContextManager["TrialProcesses"]):
     name = "trial"
 
     def __init__(self, make: Callable[[], Subject], settings: Settings, targets: Targets, cores: int) -> None:
+        try:
+            ForkingPickler.dumps((make, settings))
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise Invalid(f"cores {cores}: other processes cannot be handed this subject ({error}); use 1") from None
         # Forked processes may deadlock in the thread pools of polars and Arrow, so processes are made anew; one thread
         # each, since there are as many of them as cores.
         self._threads = os.environ.get("POLARS_MAX_THREADS")

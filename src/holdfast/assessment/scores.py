@@ -94,6 +94,12 @@ class Score:
     def __str__(self) -> str:
         return self.name if self.column is None else f"{self.name}:{self.column}"
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """A function from a file is looked up anew in another process, which cannot import it by name."""
+        if self.function is not None and self.name.partition(":")[0].endswith(".py"):
+            return as_score, (self.name,)
+        return Score, (self.name, self.column, self.function)
+
 
 def as_score(written: str | Score | Callable[[pa.Table], Any]) -> Score:
     """``total:COLUMN``, ``mean:COLUMN``, ``count``, ``FILE.py:FUNCTION``, or a function from a table to a number."""
