@@ -190,6 +190,22 @@ def test_a_subject_for_this_process_alone_is_told() -> None:
         run_campaign(lambda: market(4000), small(), cores=2)
 
 
+def test_a_function_that_raises_is_told_in_one_line() -> None:
+    def picky(batch: pa.Table) -> pa.Table:
+        if batch.num_rows == 50 - 1:
+            raise ValueError("one is missing")
+        return batch
+
+    def always(batch: pa.Table) -> pa.Table:
+        raise KeyError("x")
+
+    with pytest.raises(Invalid, match="tiny: the golden run fails in epoch 0: KeyError: 'x'"):
+        run_campaign(lambda: subject(rows_of(1.0), operator=always), Settings(Score("count")))
+    losing_one = Settings(Score("count"), 1, (0.02,), 1)
+    with pytest.raises(Invalid, match="tiny: with loss at a it fails in epoch 1: ValueError: one is missing"):
+        run_campaign(lambda: subject(rows_of(1.0), operator=picky), losing_one)
+
+
 def test_no_input_is_told() -> None:
     with pytest.raises(Invalid, match="the input has no rows"):
         run_campaign(lambda: subject(lambda epoch: pa.table({})), Settings(Score("count")))

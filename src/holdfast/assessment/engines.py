@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import get_context
@@ -25,7 +26,7 @@ import pyarrow as pa
 from holdfast.assessment.experiments import Design, Measured, Settings, Unit, design
 from holdfast.assessment.injection import EXPERIMENT, GOLDEN, side_by_side
 from holdfast.assessment.recording import Recording, Subject, branch, record, together_at, traces_of
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unrecoverable
 
 SIDE_BY_SIDE = 30
 """Experiments that one Spark job carries: more make its epochs longer, fewer waste passes over the stream."""
@@ -84,6 +85,11 @@ class TrialProcesses(AbstractContextManager["TrialProcesses"]):
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
                     yield each.result()
+        except BrokenProcessPool:
+            raise Unrecoverable(
+                "a process of the campaign died, perhaps for want of memory: each of them holds the golden run; "
+                "use fewer cores (what was measured is kept in --out)"
+            ) from None
         finally:
             for each in waiting:
                 each.cancel()

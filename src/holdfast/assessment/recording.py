@@ -6,7 +6,8 @@ the target reaches, and ends as soon as its state is the golden one again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from holdfast.assessment.experiments import Traces
 from holdfast.assessment.faults import Burst, Floats, positions
 from holdfast.assessment.injection import opened, raw_name, side_by_side
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, Trial
 from holdfast.operators.columns import microseconds
 from holdfast.operators.trial import Batches, together
@@ -134,8 +135,9 @@ def record(subject: Subject) -> Recording:
     trial = Trial(Pipeline(*opened(subject.pipeline)))
     recording = Recording(subject, trial.pipeline)
     for epoch in range(subject.epochs):
-        given = _by_raw_source(subject, subject.batch(epoch))
-        outputs = trial.advance(given, _ends(subject, epoch), {}, {})
+        with _told(f"{subject.name}: the golden run fails in epoch {epoch}"):
+            given = _by_raw_source(subject, subject.batch(epoch))
+            outputs = trial.advance(given, _ends(subject, epoch), {}, {})
         recording.sent.append({task: (rows, trial._stamps.get(task)) for task, rows in outputs.items()})
         recording.states.append(dict(trial.states))
         recording.watermarks.append({task: dict(each) for task, each in trial._watermarks.items()})
@@ -167,12 +169,24 @@ def branch(recording: Recording, burst: Burst) -> list[pa.Table]:
         }
     over = recording.first_epoch(burst.stop)
     for epoch in range(begin, subject.epochs):
-        outputs = trial.advance({}, _ends(subject, epoch), recording.sent[epoch], {})
+        with _told(f"{subject.name}: with {burst.model} at {', '.join(burst.targets)} it fails in epoch {epoch}"):
+            outputs = trial.advance({}, _ends(subject, epoch), recording.sent[epoch], {})
         answer = carried.answers["fault"]
         tables[epoch] = together([outputs[task] for task in own if task.operator == answer])
         if epoch >= over and _healed(recording, epoch, trial, own, twins):
             break
     return tables
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever a user's function raises, as one line."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise Invalid(f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _healed(recording: Recording, epoch: int, trial: Trial, own: list[Task], twins: Mapping[Task, Task]) -> bool:

@@ -112,10 +112,20 @@ def assess(
     )
     earlier = read_assessment(before) if before is not None else None
     began = time.monotonic()
-    with _Shown(quiet) as shown:
-        result = run_campaign(
-            partial(subject_of, asked), settings, engine=engine, cores=cores or all_cores(), out=out, report=shown.tell
-        )
+    try:
+        with _Shown(quiet) as shown:
+            result = run_campaign(
+                partial(subject_of, asked),
+                settings,
+                engine=engine,
+                cores=cores or all_cores(),
+                out=out,
+                report=shown.tell,
+            )
+    except KeyboardInterrupt:
+        if out is not None:
+            progress.print("stopped; run the same command again to go on", highlight=False)
+        raise
     seconds = round(time.monotonic() - began, 1)
     if out is not None:
         write_charts(charts(result), out / PAGE)
