@@ -13,6 +13,7 @@ import pytest
 from holdfast.cli import doctor
 from holdfast.cli.app import COMMANDS, app, loaded, main
 from holdfast.cli.demo import same_rows
+from holdfast.cli.run import spark_interval
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = str(ROOT / "examples" / "topologies" / "incidents.json")
@@ -57,7 +58,16 @@ def test_a_small_command_leaves_large_packages_alone(words: list[str], strangers
 
 
 MISTAKES = [
-    (["fidelty"], "No such command 'fidelty'. Did you mean 'fidelity'?"),
+    (["fidelty"], "no such command 'fidelty'; did you mean fidelity?"),
+    (["help"], "no such command 'help'; commands: demo, run, report"),
+    (["fidelity"], "see holdfast fidelity --help"),
+    (["run", "word-count", "--trigger", "often"], "--trigger 'often': a time is needed, such as 500ms"),
+    (["run", "word-count", "--memory", "lots"], "--memory lots: a size for the JVM is needed"),
+    (["run", "word-count", "--out", "/proc/x"], "--out /proc/x: cannot be written"),
+    (["run", "word-count", "--nodes", "2", "--fault", "kill node-9 at epoch 3"], "no node 'node-9'"),
+    (["run", "word-count", "--nodes", "2", "--fault", "kill node-1 at epoch 30"], "epoch 30 never comes"),
+    (["demo", "--kill", "kill node-7 at epoch 3"], "no node 'node-7'"),
+    (["demo", "--out", str(ROOT / "README.md")], "cannot be written"),
     (["plan", TOPOLOGY, "--bugdet", "3"], "--bugdet"),
     (["plan", TOPOLOGY], "--budget"),
     (["plan", "nowhere.json", "--budget", "3"], "nowhere.json"),
@@ -89,6 +99,15 @@ def test_a_mistake_is_told_in_one_line(
     assert code == 2 and out == ""
     assert err.startswith("holdfast: ") and len(err.strip().splitlines()) == 1, err
     assert told in err
+
+
+@pytest.mark.parametrize(
+    ("written", "milliseconds"),
+    [("500ms", 500), ("2s", 2000), ("1 second", 1000), ("1.5 seconds", 1500), ("1m", 60_000), ("2 minutes", 120_000),
+     ("10 milliseconds", 10), ("1 hour", 3_600_000)],
+)  # fmt: skip
+def test_times_between_epochs(written: str, milliseconds: int) -> None:
+    assert spark_interval(written) == f"{milliseconds} milliseconds"
 
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

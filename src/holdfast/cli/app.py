@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
@@ -41,6 +42,10 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = loaded(args[0])
+        elif args and not args[0].startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], COMMANDS)
+            known = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
+            raise Invalid(f"no such command {args[0]!r}; {known}")
         return super().resolve_command(ctx, args)
 
 
@@ -84,7 +89,7 @@ def main() -> NoReturn:
     """Exit code 0, 2 for bad input, 1 for a failure at run time, 130 when interrupted."""
     _keep_stdout()
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="holdfast")
     except (typer.TyperException, Invalid) as error:
         code = _said(error, 2)
     except HoldfastError as error:
@@ -106,5 +111,11 @@ def _keep_stdout() -> None:
 
 def _said(error: Exception, code: int) -> int:
     message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-    print(message if "\n\n" in message else f"holdfast: {' '.join(message.split())}", file=sys.stderr)
+    context = getattr(error, "ctx", None)
+    if "\n\n" in message:
+        print(message, file=sys.stderr)
+    else:
+        line = " ".join(message.split())
+        told = line if context is None else f"{line.removesuffix('.')}; see {context.command_path} --help"
+        print(f"holdfast: {told}", file=sys.stderr)
     return code

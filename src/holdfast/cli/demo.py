@@ -16,12 +16,12 @@ from rich.console import Console
 
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
-from holdfast.cli.run import carry_out, spark_on
+from holdfast.cli.run import carry_out, make_folder, spark_on
 from holdfast.cli.shop import SHOP
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.digest import digest
 from holdfast.report.page import NAME, write_page
-from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.faults import expand_faults, parse_faults
 from holdfast.runtime.history import NAME as HISTORY
 from holdfast.runtime.outputs import read_output
 from holdfast.workloads import Options
@@ -64,6 +64,8 @@ def demo(
     if (folder / HISTORY).exists():
         raise Invalid(f"--out {folder}: there is a run in it already; name a new folder")
     script = parse_faults([kill or f"kill node-1,node-2 at epoch {epochs // 3}"])
+    expand_faults(script, [f"node-{number}" for number in range(NODES)], epochs)
+    make_folder(folder)
     options = Options(epochs=epochs, rate=rate, seed=7)
     began = time.monotonic()
     with _spark(logical) as (session, real):
@@ -103,7 +105,7 @@ def _spark(logical: bool) -> Iterator[tuple[SparkSession, bool]]:
         yield stack.enter_context(spark_on("local[*]", SETTINGS)), False
 
 
-def _wait_for_executors(session: SparkSession, deadline: float = 60.0) -> None:
+def _wait_for_executors(session: SparkSession, deadline: float = 90.0) -> None:
     """Until all are there; NoExecutors if they do not come, or if their processes cannot be found to be killed."""
     from holdfast.runtime.spark.cluster import Executors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from holdfast.cli.output import Format, FormatOption, answer, progress
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
-from holdfast.runtime.faults import parse_faults, read_faults
+from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
 from holdfast.runtime.history import read_history
 from holdfast.runtime.settings import RECOVERIES
 from holdfast.workloads import WORKLOADS, Options, Workload, workload
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SETUP = "run.json"
 SUMMARY = "summary.json"
+_MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
 
 
 class NoSpark(HoldfastError):
@@ -68,7 +71,7 @@ def run(
         Path | None, typer.Option(help="folder of the run; the same one again goes on where it stopped")
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 10,
-    trigger: Annotated[str | None, typer.Option(help='time between epochs, such as "1 second"')] = None,
+    trigger: Annotated[str | None, typer.Option(help="time between epochs, such as 500ms, 2s or 1m")] = None,
     scheduler: Annotated[str, typer.Option(help="order of recovery, as in holdfast schedule")] = "incremental",
     recovery: Annotated[str, typer.Option(help=f"one of {', '.join(RECOVERIES)}")] = "incremental",
     capacity: Annotated[float | None, typer.Option(min=0, help="what a node can carry, in task costs")] = None,
@@ -99,6 +102,11 @@ def run(
     options = _resumed(folder, name, Options(input_, epochs or 10, rate, seed, column), parallelism, epochs)
     chosen.check(options)
     script = [*parse_faults(fault or []), *(read_faults(faults) if faults is not None else ())]
+    if nodes is not None:
+        expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
+    interval = None if trigger is None else spark_interval(trigger)
+    if _MEMORY.fullmatch(memory) is None:
+        raise Invalid(f"--memory {memory}: a size for the JVM is needed, such as 2g or 1500m")
     if scheduler not in schedulers():
         raise Invalid(f"--scheduler must be one of {', '.join(schedulers())}, got {scheduler!r}")
     if recovery not in RECOVERIES:
@@ -111,6 +119,7 @@ def run(
         raise Invalid(f"--replicas: {error}") from None
     if tasks and budget is not None:
         raise Invalid("--replicas and --budget: give one of them; a budget lets the planner choose the replicas")
+    make_folder(folder)
     if ui_port and not ui:
         raise Invalid(f"--ui-port {ui_port}: it is the port of --ui, which is not given")
 
@@ -136,10 +145,32 @@ def run(
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
-            rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=trigger,
+            rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
+
+
+def spark_interval(written: str) -> str:
+    """A time between epochs as Spark writes it: 500ms, 2s, 1.5 seconds, 1 minute."""
+    match = _INTERVAL.fullmatch(written.strip())
+    if match is None:
+        raise Invalid(f"--trigger {written!r}: a time is needed, such as 500ms, 2s, '1 second' or 1m")
+    size = {"ms": 1, "milli": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+    unit = (
+        match[2] if match[2] in size else next(each for each in ("milli", "s", "m", "h") if match[2].startswith(each))
+    )
+    return f"{round(float(match[1]) * size[unit])} milliseconds"
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run now: to be told after a minute that it cannot be written is no fun."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Invalid(f"--out {folder}: cannot be written: {error.strerror or error}; name another folder") from None
 
 
 @contextmanager
