@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,6 +65,12 @@ def main() -> None:
             f"{name}: impact {was.impact:.2f} -> {now.impact:.3f} ({_times(was.impact, now.impact)}), "
             f"recovery {was.recovery} -> {now.recovery} ({_times(was.recovery, now.recovery)})"
         )
+    print(f"\n{'failover':>9} {'TradeFilter: impact, recovery':>32} {'VWAP: impact, recovery':>28}")
+    shown = replace(settings, protected=second.protected, groups=(("TradeFilter",), ("VWAP",)))
+    for failover in (2.0, 1.0, 0.5):
+        found = run_campaign(make, replace(shown, failover=failover), cores=all_cores())
+        cells = [f"{found[name].impact:.3f}, {found[name].recovery}" for name in ("TradeFilter", "VWAP")]
+        print(f"{failover:>7g} s {cells[0]:>32} {cells[1]:>28}")
     costs(make, settings)
 
 
@@ -98,8 +105,6 @@ def relations(found: Assessment) -> None:
 
 
 def loop(make: Any, settings: Settings, first: Assessment) -> Assessment:
-    from dataclasses import replace
-
     topology = make().pipeline.topology
     plan = plan_by_measurement(topology, 3, first.impacts(), PLANNERS["structure-aware"])
     replicas = [task.operator for task in plan.plan.replicas]

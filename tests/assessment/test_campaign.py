@@ -24,7 +24,9 @@ from holdfast.assessment.faults import FaultModel
 from holdfast.assessment.recording import Subject, record, traces_of
 from holdfast.assessment.results import Assessment, read_assessment
 from holdfast.assessment.scores import Score, affected, as_score
+from holdfast.cli.subject import Asked, subject_of
 from holdfast.errors import Invalid
+from holdfast.workloads import Options
 
 
 def finite(content: Any) -> bool:
@@ -302,3 +304,29 @@ def test_spark_gives_the_scores_of_the_trial(spark: Any) -> None:
         assert one.quality == pytest.approx(other.quality, rel=1e-12)
         assert np.array(one.local) == pytest.approx(np.array(other.local), rel=1e-12)
         assert one.quality[-1] != 1.0
+
+
+OWN = """
+import pyarrow as pa
+from holdfast import operators as op
+
+pipeline = op.Pipeline(op.source("words"), op.step("count", op.aggregate("word", count=op.count()), "words"))
+
+def batch(epoch):
+    return pa.table({"word": [f"w{(epoch * i) % 7}" for i in range(30)]})
+"""
+
+
+@pytest.mark.spark
+def test_ones_own_pipeline_on_spark_without_a_key(spark: Any, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    made = subject_of(Asked(f"{file}:pipeline", Options(epochs=3), None, None, ""))
+    settings = small(score=as_score("total:count"), offsets=1, outages=(1.0,), repeat=1, sections=3)
+    recording = record(made)
+    plan = design(traces_of(recording, ["words"]), settings, targets_of(made, settings))
+    units = [plan.unit("words", 0, 0)]
+    (there,) = SparkJobs(spark, made, plan).measure(units)
+    (here,) = TrialHere(recording, plan).measure(units)
+    assert there == here
+    assert here.quality[0] < 1

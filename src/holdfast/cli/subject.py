@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +103,7 @@ def _slice(file: Any, epochs: int, epoch: int) -> pa.Table:
 def _stream(batch: Callable[[int], pa.Table], epochs: int, spark: SparkSession) -> DataFrame:
     """The epochs as Parquet files that Structured Streaming reads one by one, oldest first."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-epochs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for epoch in range(epochs):
         path = folder / f"{epoch:06d}.parquet"
         pq.write_table(batch(epoch), path)
