@@ -446,15 +446,26 @@ class Shell:
                 self._stopping.wait(LOOK_EVERY / 2)  # losses close together are one failure
                 again, more = self.cluster.look()
                 lost, joined = [*lost, *again], [*joined, *more]
-                groups = list(self._groups)
+                groups = dict(self._groups)
                 self._called_off.update(self._groups.values())
                 self.tell(NodesLost(tuple(lost), "executor lost"))
             if joined:
                 self.tell(NodesJoined(tuple(joined)))
         if lost:
-            for group in groups:
-                self.spark.sparkContext.cancelJobGroup(group)
+            for group, number in groups.items():
+                self._call_off(group, number)
         return lost
+
+    def _call_off(self, group: str, number: int) -> None:
+        """A run that is about to be submitted is meant too: it would wait long for nodes that are gone.
+
+        Checkpoints (-1) are tried again under the same name, so only what is under way of them is called off.
+        """
+        if number < 0:
+            self.spark.sparkContext.cancelJobGroup(group)
+        else:
+            context: Any = self.spark.sparkContext._jsc.sc()
+            context.cancelJobGroupAndFutureJobs(group)
 
     def _lift_if_stuck(self) -> None:
         """Nobody came to take what is down: after a while the nodes that are there carry everything."""
