@@ -13,6 +13,7 @@ import pytest
 from histories import half_lost, written
 
 from holdfast.report.digest import digest
+from holdfast.report.live import LivePage, LiveServer
 from holdfast.report.page import page, write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -150,8 +151,20 @@ def test_in_a_browser(made: Path, tmp_path: Path, width: int, dark: bool) -> Non
     assert said["first"].startswith("0.0 s: started") and said["last"].startswith("5.5 s, epoch 4")
     assert said["played"].startswith("0.1 s") or "epoch" in said["played"]
     assert said["read"] == "5.5 s: fidelity 1.000" and said["rows"] == 5
-    assert said["hidden"] == 1 and said["charts"] >= 7 and said["unnamed"] == 0
+    assert said["hidden"] == 2 and said["charts"] >= 7 and said["unnamed"] == 0
     assert said["verdict"] == "final output identical to the undisturbed run: yes"
     assert said["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert said["attached"] == "Replication plan with a budget of 2"
     assert said["tooWide"] <= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (apt-get install chromium): the page is not drawn")
+def test_a_live_page_in_a_browser(tmp_path: Path) -> None:
+    shown = LivePage(tmp_path, "word-count")
+    for event in half_lost():
+        shown.heard(event)
+    with LiveServer(shown.routes) as server:
+        command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", server.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert 'data-drawn="yes"' in done.stdout, done.stdout[-1000:] + done.stderr[-1000:]
+    assert "The job has ended" in done.stdout and ">lost node-1, node-2<" in done.stdout

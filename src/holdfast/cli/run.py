@@ -341,3 +341,4 @@ def _read(console: Console, summary: dict[str, Any]) -> None:
             highlight=False,
         )
     console.print(f"output, history and summary in {summary['out']}", highlight=False, soft_wrap=True)
+    console.print(f"holdfast report {summary['out']} makes a page of it", highlight=False, soft_wrap=True)
