@@ -55,7 +55,7 @@ class Display:
             self._live.update(self._panel())
             self._live.stop()
         elif not self._quiet and self._last and error is None:
-            progress.print(self._line(), highlight=False, markup=False)
+            progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
     def watch(self, job: Any) -> None:
         """The job whose replays are asked how far they have come."""
@@ -94,7 +94,7 @@ class Display:
             self._live.update(self._panel())
         elif not self._quiet and event["kind"] == "answered" and time.monotonic() - self._said > LINE_EVERY:
             self._said = time.monotonic()
-            progress.print(self._line(), highlight=False, markup=False)
+            progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
     def _recovered(self, event: dict[str, Any]) -> None:
         if self._recovery and not event["absent"] and not event["tentative"]:
@@ -174,6 +174,7 @@ class Display:
         operators = self._topology.get("operators", [])
         width = max((len(each["name"]) for each in operators), default=0)
         fed = {stream["to"] for stream in self._topology.get("streams", [])}
+        queries = {query["sink"] for query in self._topology.get("queries", [])}
         for operator in operators:
             name, count = operator["name"], operator["parallelism"]
             text.append(f"{name:>{width}}  ", style="bold")
@@ -185,7 +186,8 @@ class Display:
                 for number in range(count):
                     self._mark(text, f"{name}/{number}")
             onward = [stream["to"] for stream in self._topology["streams"] if stream["from"] == name]
-            text.append(f"  → {', '.join(onward)}\n" if onward else "  ★ query\n", style="dim")
+            text.append(f"  → {', '.join(onward)}" if onward else "", style="dim")
+            text.append("  ★ query\n" if name in queries else "\n", style="dim")
         text.append(f"{'':>{width}}  ")
         for status, mark in MARKS.items():
             text.append(f"{mark} {status}  ", style=STYLES[status])
