@@ -17,7 +17,7 @@ from holdfast.workloads import Options, workload
 MARKET = workload("bargain-discovery")
 
 
-def market(rate: int = 4000, epochs: int = 6, seed: int = 2) -> Subject:
+def market(rate: int = 2500, epochs: int = 6, seed: int = 2) -> Subject:
     options = Options(rate=rate, epochs=epochs, seed=seed)
     stream = lambda spark: MARKET.stream(spark, options)  # noqa: E731 - a Subject's stream is a function of a session
     return Subject("market", MARKET.pipeline(), epochs, partial(MARKET.batch, options), "key", stream=stream)

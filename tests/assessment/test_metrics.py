@@ -23,7 +23,7 @@ from holdfast.assessment.metrics import (
 )
 from holdfast.errors import Invalid
 
-REPRODUCIBLE = settings(deadline=None, derandomize=True, max_examples=150)
+REPRODUCIBLE = settings(deadline=None, derandomize=True, max_examples=60)
 scores = st.floats(-5, 5).map(lambda value: round(value, 3))
 GOLDEN = [10.0] * 12
 

@@ -159,7 +159,7 @@ def charts(result: Assessment) -> list[Chart]:
     drawn = []
     for each in result.operators:
         sections = list(range(1, len(each.over_time) + 1))
-        lost = f"outage {result.at:g} s at {result.offsets[each.over_time_offset]:g}"
+        lost = f"outage {result.at:g} s at {_place(result.offsets[each.over_time_offset])}"
         title = f"{each.operator}: quality over time, {lost} (impact {each.impact:.2f}, recovery {each.recovery})"
         marks = [(float(each.recovery), "recovered")] if each.recovery else []
         lines = [
@@ -167,10 +167,10 @@ def charts(result: Assessment) -> list[Chart]:
             Series("golden", sections, [1.0] * len(sections), dashed=True),
         ]
         drawn.append(
-            Chart(title, f"section after the injection ({result.section:g} wide)", "quality score", lines, marks)
+            Chart(title, f"section after the injection ({_place(result.section)} wide)", "quality score", lines, marks)
         )
         against = [
-            Series(f"offset {offset:g}", list(result.outages), list(scores))
+            Series(f"offset {_place(offset)}", list(result.outages), list(scores))
             for offset, scores in zip(result.offsets, each.quality, strict=True)
         ]
         verdict = "accepted" if each.accepted else "rejected"
@@ -199,7 +199,7 @@ def _read(console: Console, result: Assessment, earlier: Assessment | None, seco
     if earlier is not None:
         console.print("before: recovery and impact of the earlier assessment", highlight=False)
     console.print(
-        f"recovery in sections of {result.section:g}, at an outage of {result.at:g} s; "
+        f"recovery in sections of {_place(result.section)}, at an outage of {result.at:g} s; "
         f"{result.experiments} experiments in {seconds:g} s"
         + ("" if out is None else f"; results and {PAGE} in {out}"),
         highlight=False,
@@ -223,6 +223,11 @@ def _row(each: OperatorResult, result: Assessment, earlier: Assessment | None) -
         was = known.get(each.operator)
         cells += ["-", "-"] if was is None else [str(was.recovery), f"{was.impact:.2f}"]
     return cells
+
+
+def _place(position: float) -> str:
+    """Positions are rows, or epochs with a fraction."""
+    return f"{position:,.0f}" if position >= 100 else f"{position:.2g}"
 
 
 class _Shown:
