@@ -39,7 +39,7 @@ def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
     ("words", "strangers"),
     [
         (["--help"], {"polars", "pyspark", "scipy", "pyarrow", "numpy", "plotly", "pydantic"}),
-        (["fidelity", TOPOLOGY, "--failed", "jam/1"], {"polars", "pyspark", "pyarrow", "plotly", "matplotlib"}),
+        (["fidelity", TOPOLOGY, "--failed", "jam/1"], {"polars", "pyspark", "pyarrow", "plotly", "scipy"}),
         (["plan", TOPOLOGY, "--budget", "3"], {"polars", "pyspark", "pyarrow", "plotly", "matplotlib"}),
         (["history", "--help"], {"polars", "pyspark", "scipy", "plotly"}),
         (["doctor", "--help"], {"polars", "pyspark", "scipy", "numpy"}),

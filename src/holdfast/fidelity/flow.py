@@ -9,13 +9,16 @@ receivers see the same mean), so the graph stays linear in the number of tasks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from holdfast.fidelity.loss import Floats, priorities, shares, stream_rates
 from holdfast.topology import Operator, Stream, Topology
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array  # planners alone need it, and it takes long to import
 
 Ints = NDArray[np.int64]
 
@@ -165,6 +168,8 @@ class _Graph:
     def _sums(self, nodes: list[int]) -> _Sums | None:
         if not nodes:
             return None
+        from scipy.sparse import csr_array
+
         entries = [(row, node, share) for row, n in enumerate(nodes) for node, share in self.into[n]]
         rows, columns, weights = zip(*entries, strict=True)
         matrix = csr_array((weights, (rows, columns)), shape=(len(nodes), len(self.into)))
@@ -173,6 +178,8 @@ class _Graph:
     def _products(self, nodes: list[int]) -> _Products | None:
         if not nodes:
             return None
+        from scipy.sparse import csr_array
+
         width = max(len(self.into[node]) for node in nodes)
         factors = np.full((len(nodes), width), self.one)
         for row, node in enumerate(nodes):
