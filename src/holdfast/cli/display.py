@@ -41,6 +41,7 @@ class Display:
         self._news: list[str] = []
         self._began = time.time()
         self._said = 0.0
+        self._said_epoch: int | None = None
         self._live: Live | None = None
 
     def __enter__(self) -> Display:
@@ -55,7 +56,7 @@ class Display:
             self._live.update(self._panel())
             self._live.stop()
         elif not self._quiet and self._last and error is None:
-            progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
+            self._say_line()
 
     def watch(self, job: Any) -> None:
         """The job whose replays are asked how far they have come."""
@@ -94,7 +95,7 @@ class Display:
             self._live.update(self._panel())
         elif not self._quiet and event["kind"] == "answered" and time.monotonic() - self._said > LINE_EVERY:
             self._said = time.monotonic()
-            progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
+            self._say_line()
 
     def _recovered(self, event: dict[str, Any]) -> None:
         if self._recovery and not event["absent"] and not event["tentative"]:
@@ -106,6 +107,11 @@ class Display:
         self._news = [*self._news, told][-NEWS:]
         if self._live is None and not self._quiet:
             progress.print(told, highlight=False, markup=False, soft_wrap=True)
+
+    def _say_line(self) -> None:
+        if self._last.get("epoch") != self._said_epoch:
+            self._said_epoch = self._last.get("epoch")
+            progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
     def _line(self) -> str:
         epochs = f"/{self._epochs - 1}" if self._epochs is not None else ""
