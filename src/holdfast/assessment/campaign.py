@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def stands_for(topology: Topology, targets: Mapping[str, tuple[str, ...]]) -> di
 
 def run_waves(engine: Engine, plan: Design, notes: Notes | None = None, report: Report | None = None) -> list[Measured]:
     """Repetition after repetition of all experiments whose operators are not settled yet."""
-    known = {} if notes is None else notes.known(plan)
+    known = {} if notes is None else notes.known()
     outages, offsets, repeat = len(plan.settings.outages), range(len(plan.offsets)), plan.settings.repeat
     total = len(plan.targets) * len(offsets) * repeat
     going = list(plan.targets)
@@ -141,7 +141,6 @@ def run_waves(engine: Engine, plan: Design, notes: Notes | None = None, report: 
 def is_settled(target: str, measured: Iterable[Measured], plan: Design) -> bool:
     """Whether the mean quality scores of an operator are known within the precision, with 95 % confidence."""
     mine = sorted((each for each in measured if each.target == target), key=lambda each: each.key)
-    repetitions = 1 + mine[-1].repetition if mine else 0
     if not plan.settings.precision or len({each.repetition for each in mine}) < ENOUGH:
         return False
     quality = np.array([each.quality for each in mine]).reshape(len(plan.offsets), -1, len(plan.settings.outages))
@@ -152,8 +151,6 @@ def is_settled(target: str, measured: Iterable[Measured], plan: Design) -> bool:
 
 def measured_topology(recording: Recording) -> Topology:
     """The subject's topology with the rows an epoch that its tasks sent as rates, for planning."""
-    from dataclasses import replace
-
     topology, epochs = recording.subject.pipeline.topology, max(recording.subject.epochs, 1)
     rates = {
         operator.name: tuple(
@@ -202,7 +199,7 @@ class Notes:
                 )
         return notes
 
-    def known(self, plan: Design) -> dict[tuple[str, int, int], Measured]:
+    def known(self) -> dict[tuple[str, int, int], Measured]:
         """The experiments that have ended already. A line that was cut off by a crash does not count."""
         found: dict[tuple[str, int, int], Measured] = {}
         path = self._folder / RUNS

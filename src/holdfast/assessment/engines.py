@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.assessment.experiments import Design, Measured, Settings, Unit, design
-from holdfast.assessment.injection import EXPERIMENT, GOLDEN, side_by_side
+from holdfast.assessment.injection import EXPERIMENT, GATHERED, GOLDEN, side_by_side
 from holdfast.assessment.recording import Recording, Subject, branch, record, together_at, traces_of
 from holdfast.errors import Invalid, Unrecoverable
 
@@ -162,7 +162,7 @@ class SparkJobs:
         with tempfile.TemporaryDirectory(prefix="holdfast-assess-") as folder:
             store = Path(folder) / "job"
             job = start(
-                subject.stream(self._spark),  # type: ignore[arg-type]
+                subject.stream(self._spark),
                 pipeline,
                 store=store,
                 epochs=subject.epochs,
@@ -184,7 +184,7 @@ class SparkJobs:
 
 def _split(rows: pa.Table, subject: Subject, schema: pa.Schema, pipeline: Any) -> dict[str, tuple[pa.Table, Any]]:
     """The rows of each experiment as the trial has them: by epoch, without the columns that Holdfast added."""
-    labels = list(pipeline.by_name["gathered"].operator.names.values())
+    labels = list(pipeline.by_name[GATHERED].operator.names.values())
     if not rows.num_columns:
         return {label: (schema.empty_table(), np.empty(0)) for label in labels}
     found = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ class Subject:
     key: str | None = None
     query: str = ""
     bounded: bool = False
-    stream: Callable[..., object] | None = None
+    stream: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         queries = [query.sink for query in self.pipeline.topology.queries]
