@@ -50,8 +50,6 @@ def demo(
 ) -> None:
     """Watch a job lose half of its executors and go on answering.
 
-    About two minutes.
-
     Counts visits to a shop's pages on four real Spark executors, with replicas planned under a budget, kills two
     of them in the middle, and compares the final output, row by row, with a run that nothing happened to.
 
