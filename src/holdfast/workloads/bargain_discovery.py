@@ -2,6 +2,8 @@
 
 A market of trades and quotes, 80 % of them quotes, 500 a second on average and 2,200 at the peak. Symbols differ in how
 often they are traded (Zipf 0.67), and their prices drift. Rows carry an ascending key from the source to the output.
+Drift and spread were set so that stale averages cost more than lost quotes, as in the paper; docs/assessment.md says
+what other settings give.
 """
 
 from __future__ import annotations
