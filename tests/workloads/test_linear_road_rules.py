@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -54,7 +55,7 @@ def answered(rows: Sequence[Row], epochs: Sequence[int], parallelism: int) -> li
     cuts = [0, *sorted(epochs), len(rows)]
     trial = op.Trial(pipeline(parallelism=parallelism))
     found: list[Answer] = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         output = trial.epoch(table(rows[start:stop])).output
         assert output.schema.equals(ANSWERS)
         found += [tuple(row.values()) for row in output.to_pylist()]  # type: ignore[misc]

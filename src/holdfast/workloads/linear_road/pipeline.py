@@ -1,4 +1,4 @@
-"""Linear Road's operators joined: forwarder, toll assessment, toll calculator, balance account, collector (paper 002)."""
+"""Linear Road's operators joined, as in paper 002: what goes to whom, and by which key."""
 
 from __future__ import annotations
 

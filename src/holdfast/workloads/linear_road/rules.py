@@ -115,4 +115,5 @@ def of_kind(batch: pa.Table, first: int, last: int) -> pa.Table:
 
 def numbers(batch: pa.Table, name: str) -> Ints:
     """A column of whole numbers as int64."""
-    return batch.column(name).to_numpy().astype(np.int64, copy=False)
+    values: Ints = batch.column(name).to_numpy().astype(np.int64, copy=False)
+    return values
