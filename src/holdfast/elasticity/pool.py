@@ -21,7 +21,7 @@ class PoolPolicy:
     """``provisioning``: seconds that a node takes, until measured; ``memory``: seconds that a request counts for."""
 
     provisioning: float = 90.0
-    least: int = 1
+    least: int = 2
     most: int = 8
     memory: float = 900.0
 
@@ -37,9 +37,8 @@ class PoolPolicy:
 class Pool:
     """Nodes that stand by, nodes on their way, and requests that found none and wait.
 
-    The rule: keep as many as were asked for in the busiest stretch of one provisioning time within ``memory``,
-    between ``least`` and ``most``. What is taken now is then there again before such a stretch is over. After a quiet
-    ``memory`` it is down to ``least``.
+    The rule: keep as many as will be asked for while one node is on its way, at the rate of the last ``memory``
+    seconds, rounded up, between ``least`` and ``most``. After a quiet ``memory`` it is down to ``least``.
     """
 
     def __init__(self, policy: PoolPolicy | None = None, idle: Sequence[str] = ()) -> None:
@@ -48,6 +47,7 @@ class Pool:
         self._ordered: deque[float] = deque()
         self._took: deque[float] = deque(maxlen=MEASURED)
         self._requests: deque[tuple[float, int]] = deque()
+        self._since = math.inf
         self.waiting = 0
 
     @property
@@ -67,6 +67,7 @@ class Pool:
         """Up to n nodes at once; for the rest the request waits, and ``arrived`` or ``returned`` hand them over."""
         if n < 1:
             raise Invalid(f"pool: one node or more can be requested, got {n}")
+        self._since = min(self._since, now)
         self._requests.append((now, n))
         self.waiting += n
         return self._hand_over()
@@ -109,17 +110,10 @@ class Pool:
         """How many should stand by now."""
         while self._requests and self._requests[0][0] < now - self.policy.memory:
             self._requests.popleft()
-        stretch = self.provisioning
-        busiest = current = 0
-        first = 0
-        requests = list(self._requests)
-        for at, n in requests:
-            current += n
-            while requests[first][0] <= at - stretch:
-                current -= requests[first][1]
-                first += 1
-            busiest = max(busiest, current)
-        return min(max(busiest, self.policy.least), self.policy.most)
+        # A young pool has not seen a whole memory yet; less than one provisioning time would be no rate at all.
+        seen = max(self.provisioning, min(self.policy.memory, now - self._since))
+        expected = sum(n for _, n in self._requests) * self.provisioning / seen
+        return min(max(math.ceil(expected - 1e-9), self.policy.least), self.policy.most)
 
     def wanted(self, now: float) -> int:
         """How many to order now: for those who wait, and to fill the pool."""
