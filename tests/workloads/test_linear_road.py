@@ -24,11 +24,11 @@ from holdfast.workloads.linear_road.rating import Load, Peak, measured, search
 from holdfast.workloads.linear_road.rules import FREE_SPEED, SHARES, is_free
 from holdfast.workloads.linear_road.traffic import before, peak_starts, tuples
 
-SAMPLE = """0,0,107,32,0,0,0,10,53320,-1,-1,-1,-1,-1,-1
-0,0,109,20,0,0,0,19,100644,-1,-1,-1,-1,-1,-1
-0,1,113,28,0,0,0,1,5757,-1,-1,-1,-1,-1,-1
-3,10,231,-1,0,-1,-1,-1,-1,0,-1,-1,-1,-1,60
-0,30,107,32,0,1,0,10,54728,-1,-1,-1,-1,-1,-1"""
+SAMPLE = """0,0,17,31,0,0,0,11,59000,-1,-1,-1,-1,-1,-1
+0,0,19,22,0,0,0,18,95100,-1,-1,-1,-1,-1,-1
+0,1,23,27,0,0,0,2,11000,-1,-1,-1,-1,-1,-1
+3,10,41,-1,0,-1,-1,-1,-1,0,-1,-1,-1,-1,60
+0,30,17,31,0,1,0,11,60364,-1,-1,-1,-1,-1,-1"""
 """In the form of the benchmark's data; the last line ends without a line break, as it may there."""
 ROAD = workload("linear-road")
 CARS = Task("toll_assessment", 0)
@@ -147,12 +147,12 @@ def test_a_file_in_the_benchmarks_form_is_answered_with_a_header_or_without(tmp_
         assert [key(each) for each in found[-1]] == [key(each) for each in plain(options)]
     assert found[0] == found[1] == found[2]
     assert [each[:4] for each in found[0]] == [
-        ("expenditure", 10, 231, None),
-        ("toll", 0, 107, 10),
-        ("toll", 0, 109, 19),
-        ("toll", 1, 113, 1),
+        ("expenditure", 10, 41, None),
+        ("toll", 0, 17, 11),
+        ("toll", 0, 19, 18),
+        ("toll", 1, 23, 2),
     ]
-    assert found[0][0][6:] == (spent(231, 60), 0)
+    assert found[0][0][6:] == (spent(41, 60), 0)
 
 
 def test_tuples_count_by_time_and_then_by_arrival_whatever_their_order_in_the_file(tmp_path: Path) -> None:
@@ -176,10 +176,10 @@ def test_a_parquet_file_is_read_by_the_names_of_its_columns(tmp_path: Path) -> N
     [
         ("1,2,3\n", "15 columns are needed (Type,Time,VID,"),
         (f"{FORM}\n", None),
-        (SAMPLE.replace("0,1,113", "0,x,113"), "column 'time' must hold whole numbers"),
-        (SAMPLE.replace("0,1,113", "0,,113"), "column 'time' has no value in row 3"),
-        (SAMPLE.replace("0,1,113", "0,-1,113"), "Time must be 0 or more, found -1"),
-        (SAMPLE.replace("0,1,113", "0,1,99999999999"), "numbers of up to 32 bits are needed"),
+        (SAMPLE.replace("0,1,23", "0,x,23"), "column 'time' must hold whole numbers"),
+        (SAMPLE.replace("0,1,23", "0,,23"), "column 'time' has no value in row 3"),
+        (SAMPLE.replace("0,1,23", "0,-1,23"), "Time must be 0 or more, found -1"),
+        (SAMPLE.replace("0,1,23", "0,1,99999999999"), "numbers of up to 32 bits are needed"),
         (f"{FORM.replace('Pos', 'Place')}\n{SAMPLE}", "column 'Pos' is missing; needed: Type,Time"),
     ],
 )
