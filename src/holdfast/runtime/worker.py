@@ -29,7 +29,7 @@ from holdfast.runtime.processing import (
     process_source,
     state_schemas,
 )
-from holdfast.state import LocalState, Missing, Routing, Spill, Store, Sync, TaskState
+from holdfast.state import LocalState, Missing, Routing, Spill, Store, Sync, TaskState, Unusable
 from holdfast.state.entries import FileEntry
 from holdfast.state.names import task_folder
 from holdfast.topology import Task
@@ -95,7 +95,11 @@ class Worker:
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
             reports.append(Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds))
-        entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
+        try:
+            entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
+        except Unusable as error:
+            task = Task(next(iter(shares)), 0)
+            return [], [Report(task, "exact", "", "unusable", epoch - 1, message=str(error))], None
         return blocks, reports, entry
 
     def journalled(self, epoch: int, piece: int) -> list[Block]:
@@ -177,6 +181,8 @@ class Worker:
             return [], report("failed", str(error))
         except Unrecoverable as error:
             return [], report("damaged", str(error))
+        except Unusable as error:
+            return [], report("unusable", str(error))
         except HoldfastError as error:
             return [], report("failed", f"task {task}, epoch {reached + 1}: {error}")
         return sent, report("committed", state=state)
