@@ -16,7 +16,7 @@ are therefore comparable in kind, not measured on anything. What a change costs:
 benchmarks/state.py measured; starting a task (1 s), the switch (1 s) and a node (90 s) are assumed. All are options.
 
 What profiling taught: of a run of 2,000 s, which takes 1 to 2 s, a third is the flow of rows through tasks, a third the
-sampled rows that are followed for their latency, and taking in reports and deciding is a few hundredths.
+sampled rows that are followed for their latency, and taking in reports and deciding about an eighth.
 """
 
 from __future__ import annotations
