@@ -246,7 +246,7 @@ class Worker:
         kept = (order.folders[work.node], work.task)
         if branch == "main" and self._retained.get(kept, -1) < order.retain:
             self._retained[kept] = order.retain
-            local.drop(str(work.task), order.retain)
+            local.drop(str(work.task), order.retain, state)
         return state
 
     def _link(self, folder: str, branch: str, task: Task) -> None:
