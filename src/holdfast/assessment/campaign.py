@@ -20,6 +20,7 @@ from scipy import stats
 
 from holdfast.assessment.engines import SIDE_BY_SIDE, Engine, SparkJobs, TrialHere, TrialProcesses
 from holdfast.assessment.experiments import Design, Measured, Settings, design
+from holdfast.assessment.kills import Kill, KillJobs, at_epochs, kill_targets
 from holdfast.assessment.placement import behaves_as, injection_targets
 from holdfast.assessment.recording import Recording, Subject, output_of, record, traces_of
 from holdfast.assessment.results import RESULT, Assessment, assessed
@@ -55,30 +56,41 @@ def run_campaign(
     out: Path | None = None,
     report: Report | None = None,
     together: int = SIDE_BY_SIDE,
+    kill: Kill | None = None,
 ) -> Assessment:
     """Assess what ``make`` makes. With ``cores`` above 1 it must be importable by other processes (a partial will do).
 
     ``out``: the folder of the campaign; the same one again goes on where it stopped, and other settings are refused.
+    ``kill``: nodes are killed for real, on Spark, instead of the settings' fault and outages.
     """
     if engine not in ENGINES:
         raise Invalid(f"--engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if kill is not None and engine != "spark":
+        raise Invalid(f"--fault kill: nodes are killed on Spark alone, use --engine spark; got --engine {engine}")
     subject = make()
-    targets = targets_of(subject, settings)
-    notes = None if out is None else Notes.opened(out, subject, settings, engine)
+    targets = targets_of(subject, settings) if kill is None else kill_targets(subject, settings)
+    notes = None if out is None else Notes.opened(out, subject, settings, engine, kill)
     recording = record(subject)
+    if kill is not None:
+        settings = at_epochs(recording, replace(settings, outages=(1.0,), at=None))
     more = tuple(output_of(record(subject)) for _ in range(settings.golden - 1))
     traces = traces_of(recording, {name for each in targets.values() for name in each}, more)
     plan = design(traces, settings, targets)
     with ExitStack() as stack:
         chosen: Engine
-        if engine == "spark":
+        if kill is not None:
+            chosen = KillJobs(_session(spark, stack), subject, plan, kill, recording.epoch_starts())
+        elif engine == "spark":
             chosen = SparkJobs(_session(spark, stack), subject, plan, together)
         elif cores > 1:
             chosen = stack.enter_context(TrialProcesses(make, plan, cores))
         else:
             chosen = TrialHere(recording, plan)
         measured = run_waves(chosen, plan, notes, report)
-    result = assessed(plan, measured, subject.name, engine, stands_for(subject.pipeline.topology, targets))
+    if kill is None:
+        result = assessed(plan, measured, subject.name, engine, stands_for(subject.pipeline.topology, targets))
+    else:
+        result = assessed(plan, measured, subject.name, engine, {}, kill.deadline)
     if notes is not None:
         notes.put(RESULT, result.content())
         notes.put(TOPOLOGY, topology_to(measured_topology(recording)))
@@ -177,14 +189,14 @@ class Notes:
         self._folder = folder
 
     @classmethod
-    def opened(cls, folder: Path, subject: Subject, settings: Settings, engine: str) -> Notes:
+    def opened(cls, folder: Path, subject: Subject, settings: Settings, engine: str, kill: Kill | None) -> Notes:
         """Begin a campaign here, or go on with it; Invalid if the folder holds another one."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Invalid(f"--out {folder}: a folder cannot be made there: {error.strerror}") from None
         notes = cls(folder)
-        now = _setup(subject, settings, engine)
+        now = _setup(subject, settings, engine, kill)
         path = folder / SETUP
         if not path.exists():
             notes.put(SETUP, now)
@@ -214,7 +226,7 @@ class Notes:
                 file.truncate(len(whole))
         for line in whole.splitlines():
             content: dict[str, Any] = json.loads(line)
-            content |= {name: tuple(content[name]) for name in ("rows", "quality")}
+            content |= {name: tuple(content[name]) for name in ("rows", "quality", "lost", "promoted")}
             each = Measured(**{**content, "local": tuple(tuple(values) for values in content["local"])})
             found[each.key] = each
         return found
@@ -229,11 +241,11 @@ class Notes:
         temporary.replace(self._folder / name)
 
 
-def _setup(subject: Subject, settings: Settings, engine: str) -> dict[str, Any]:
+def _setup(subject: Subject, settings: Settings, engine: str, kill: Kill | None) -> dict[str, Any]:
     """What must be the same for a campaign to go on, as JSON."""
     content = {**asdict(settings), "score": str(settings.score), "fault": str(settings.fault)}
     content |= {"subject": subject.name, "engine": engine, "epochs": subject.epochs, "key": subject.key}
-    content["query"] = subject.query
+    content |= {"query": subject.query, "kill": None if kill is None else asdict(kill)}
     loaded: dict[str, Any] = json.loads(json.dumps(content))
     return loaded
 

@@ -164,7 +164,12 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a unit gave, for each outage: quality score over what the longest one affects, and local scores."""
+    """What a unit gave, for each outage: quality score over what the longest one affects, and local scores.
+
+    Of a real kill (``rows``: those that were not right in time): the tasks lost, those of them whose replicas took
+    over, seconds until answers were exact again; the quality score of the final output, and in how many places it is
+    not the golden one.
+    """
 
     target: str
     offset: int
@@ -173,6 +178,11 @@ class Measured:
     golden: float
     quality: tuple[float, ...]
     local: tuple[tuple[float, ...], ...]
+    lost: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    seconds: float | None = None
+    final_quality: float | None = None
+    final_wrong: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -262,19 +272,23 @@ def design(traces: Traces, settings: Settings, targets: Mapping[str, tuple[str, 
         settings.score.check(traces.golden.schema)
     low, high = traces.span
     width = max((high - low) / settings.sections, 1e-9)
-    if isinstance(settings.offsets, int):
-        many = settings.offsets
-        offsets = tuple(low + (high - low) * REACH * (place + 0.5) / many for place in range(many))
-    else:
-        offsets = tuple(float(each) for each in settings.offsets)
-        for each in offsets:
-            if not low <= each <= high:
-                raise Invalid(f"--offsets: the stream lies between {low:g} and {high:g}, got {each:g}")
+    offsets = positions_of(settings, low, high)
     grid = Grid(low, width, settings.sections)
     local = np.array([settings.score.local(rows, grid.of(at), grid.count) for rows, at in traces.runs])
     noisy = any(len(affected(traces.golden, traces.golden_at, *other)) for other in traces.more)
     rates = {label: _rates(traces, operators[0]) for label, operators in targets.items()}
     return Design(settings, traces, targets, rates, offsets, grid, local.mean(axis=0), noise_floor(local), noisy)
+
+
+def positions_of(settings: Settings, low: float, high: float) -> tuple[float, ...]:
+    """Where faults strike in a stream that lies between these positions."""
+    if isinstance(settings.offsets, int):
+        many = settings.offsets
+        return tuple(low + (high - low) * REACH * (place + 0.5) / many for place in range(many))
+    for each in settings.offsets:
+        if not low <= each <= high:
+            raise Invalid(f"--offsets: the stream lies between {low:g} and {high:g}, got {each:g}")
+    return tuple(float(each) for each in settings.offsets)
 
 
 def _rates(traces: Traces, operator: str) -> Rates:

@@ -91,7 +91,7 @@ def noise_floor(golden: ArrayLike) -> Floats:
     freedom = counted * (runs - 1)
     deviation = math.sqrt(float(np.square(apart).sum()) / freedom)
     limit = float(stats.t.ppf(1 - (1 - SURE) / 2 / counted, freedom)) * deviation * math.sqrt(1 + 1 / runs)
-    return np.maximum(limit, apart.max(axis=0))
+    return np.asarray(np.maximum(limit, apart.max(axis=0)))
 
 
 def recovery_time(

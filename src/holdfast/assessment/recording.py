@@ -93,6 +93,19 @@ class Recording:
         order = np.argsort(place, kind="stable")
         return place[order], np.concatenate(seconds)[order]
 
+    def epoch_starts(self) -> list[float]:
+        """The first position of every epoch; an empty one begins where the one before it did."""
+        sources = {raw_name(step.name) for step in self.subject.pipeline.sources}
+        starts: list[float] = []
+        for epoch, sent in enumerate(self.sent):
+            first = [
+                float(positions(rows, self.subject.key, epoch, f"source {task.operator}").min())
+                for task, (rows, _) in sent.items()
+                if task.operator in sources and rows.num_rows
+            ]
+            starts.append(min(first) if first else starts[-1] if starts else 0.0)
+        return starts
+
     def first_epoch(self, position: float) -> int:
         """The first epoch with a row at this position or later."""
         sources = {raw_name(step.name) for step in self.subject.pipeline.sources}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ class OperatorResult:
 
     ``quality[offset][outage]`` are mean quality scores over what the longest outage affects; ``over_time`` is the
     quality score of each section from the injection on, at the offset with the largest impact.
+
+    Of real kills, the worst of all: ``rows_lost`` were not right in time; the tasks that went, and those whose replicas
+    took over; ``seconds`` until answers were exact again; and the quality score of the final output.
     """
 
     operator: str
@@ -48,6 +51,10 @@ class OperatorResult:
     over_time: tuple[float, ...]
     over_time_offset: int
     notes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    seconds: float | None = None
+    final_quality: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,8 @@ class Assessment:
     """The result of a campaign, and of what. ``content()`` is its JSON.
 
     ``golden``: the mean score of the golden runs; ``golden_spread``: their standard deviation, as a share of it;
-    ``noise``: the relative error of a section within which golden runs lie, the median of all sections.
+    ``noise``: the relative error of a section within which golden runs lie, the median of all sections. ``deadline``:
+    of real kills, which have no outages: answers count as they stood so many epochs later.
     """
 
     subject: str
@@ -74,6 +82,7 @@ class Assessment:
     golden_runs: int = 1
     golden_spread: float = 0.0
     noise: float = 0.0
+    deadline: int | None = None
 
     def __getitem__(self, operator: str) -> OperatorResult:
         """The result that stands for an operator."""
@@ -101,8 +110,10 @@ def assessed(
     subject: str,
     engine: str,
     stands_for: Mapping[str, tuple[str, ...]],
+    deadline: int | None = None,
 ) -> Assessment:
-    """The four metrics for every target. The order of ``measured`` does not matter."""
+    """The four metrics for every target. The order of ``measured`` does not matter. ``deadline``: of real kills."""
+    killed = deadline is not None
     settings = design.settings
     golden = [settings.score.of(rows) for rows, _ in design.traces.runs]
     by_key = {each.key: each for each in measured}
@@ -110,14 +121,15 @@ def assessed(
     for target in design.targets:
         repetitions = max((k + 1 for name, _, k in by_key if name == target), default=0)
         table = [[by_key[target, i, k] for k in range(repetitions)] for i in range(len(design.offsets))]
-        results.append(_operator(design, target, table, stands_for.get(target, (target,))))
+        found = _operator(design, target, table, stands_for.get(target, (target,)))
+        results.append(_killed(found, [each for row in table for each in row]) if killed else found)
     return Assessment(
         subject,
         engine,
         str(settings.score),
-        str(settings.fault),
-        settings.outages,
-        settings.outages[settings.fixed],
+        "kill" if killed else str(settings.fault),
+        () if killed else settings.outages,
+        0.0 if killed else settings.outages[settings.fixed],
         design.offsets,
         design.grid.width,
         float(np.mean(golden)),
@@ -128,6 +140,7 @@ def assessed(
         len(golden),
         _spread(golden),
         float(np.median(design.noise)),
+        deadline,
     )
 
 
@@ -168,6 +181,25 @@ def _operator(
         tuple(quality_score(local[worst], golden[worst])[begins[worst] :].tolist()),
         worst,
         (*_notes(design, table, quality, rates.peak), *_within_noise(design, local)),
+    )
+
+
+def _killed(found: OperatorResult, runs: Sequence[Measured]) -> OperatorResult:
+    """With what real kills tell beyond the metrics, the worst of all; and without what they cannot."""
+    wrong = max(each.final_wrong for each in runs)
+    notes = [note for note in found.notes if "outage" not in note]
+    if wrong:
+        notes.append(f"the final output differs from the golden run in {wrong} places")
+    if any(each.seconds is None for each in runs):
+        notes.append("the stream ended before answers were exact again")
+    return replace(
+        found,
+        rows_lost=(max(each.rows[0] for each in runs),),
+        notes=tuple(notes),
+        lost=tuple(dict.fromkeys(task for each in runs for task in each.lost)),
+        promoted=tuple(dict.fromkeys(task for each in runs for task in each.promoted)),
+        seconds=max((each.seconds for each in runs if each.seconds is not None), default=None),
+        final_quality=min((each.final_quality for each in runs if each.final_quality is not None), default=None),
     )
 
 

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
 
 from holdfast.assessment.campaign import ENGINES, Progress, all_cores, as_groups, run_campaign
 from holdfast.assessment.experiments import OUTAGES, RATES, Rate, Settings
 from holdfast.assessment.faults import KINDS, parse_fault
-from holdfast.assessment.results import Assessment, OperatorResult, read_assessment
+from holdfast.assessment.kills import DEADLINE, KILL, Kill
+from holdfast.assessment.results import read_assessment
 from holdfast.assessment.scores import as_score
+from holdfast.cli.assessed import PAGE, charts, read
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.run import spark_interval, spark_on
 from holdfast.cli.subject import Asked, subject_of
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.report.chart import Chart, Series, write_charts
+from holdfast.report.chart import write_charts
 from holdfast.workloads import WORKLOADS, Options
 
-PAGE = "assessment.html"
 LINE_EVERY = 10.0
 _LISTED_OUTAGES = ",".join(f"{each:g}" for each in OUTAGES)
 
@@ -39,15 +41,18 @@ def assess(
         str, typer.Option(help="the output's score: total:COLUMN, mean:COLUMN, count, or FILE.py:FUNCTION of a table")
     ] = "count",
     offsets: Annotated[
-        str, typer.Option(help="how many places in the stream to strike, or positions 50000,90000")
-    ] = "5",
+        str | None,
+        typer.Option(help="how many places in the stream to strike, or positions 50000,90000; 5, or 2 to kill at"),
+    ] = None,
     outages: Annotated[str, typer.Option(help="seconds that an operator is away")] = _LISTED_OUTAGES,
-    repeat: Annotated[int, typer.Option(help="repetitions of each experiment at most, each a little later")] = 5,
+    repeat: Annotated[
+        int | None, typer.Option(help="repetitions of each experiment at most, each a little later; 5, or 1 of kills")
+    ] = None,
     at: Annotated[
         float | None, typer.Option(help="the outage for dependency, recovery and impact; the longest by default")
     ] = None,
     rate_of: Annotated[str, typer.Option(help=f"turn seconds into rows at the {' or '.join(RATES)} rate")] = "peak",
-    fault: Annotated[str, typer.Option(help=f"{', '.join(KINDS)}:COLUMN[:FACTOR]")] = "loss",
+    fault: Annotated[str, typer.Option(help=f"{', '.join(KINDS)}:COLUMN[:FACTOR], or {KILL}")] = "loss",
     targets: Annotated[
         str, typer.Option(help="operators to strike, such as A,B; A+B fail together; chosen by the graph by default")
     ] = "",
@@ -63,6 +68,25 @@ def assess(
     replicas: Annotated[str, typer.Option(help="assess with these replicas in force, such as A/0,B/0")] = "",
     plan: Annotated[
         Path | None, typer.Option(help="assess with the replicas of holdfast plan --format json in force")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help=f"with --fault {KILL}: run replicas worth so many average tasks, chosen as it runs"),
+    ] = None,
+    deadline: Annotated[
+        int | None,
+        typer.Option(
+            help=f"with --fault {KILL}: rows count as they stand so many epochs later; {DEADLINE}; 0: at once"
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help=f"with --fault {KILL}: how many; one for each task and replica by default")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(help=f"with --fault {KILL}: time between epochs, such as 1s; else one after the other")
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="with --engine spark: the Spark master; local[*] by default")
     ] = None,
     failover: Annotated[float, typer.Option(help="seconds until a replica takes over")] = 2.0,
     before: Annotated[Path | None, typer.Option(help="folder of an earlier assessment to compare with")] = None,
@@ -92,24 +116,32 @@ def assess(
 
     Examples:
     holdfast assess bargain-discovery --score total:gain --offsets 5 --outages 0.5,1,2,4,8,16 --repeat 5 --out a1;
-    holdfast assess my_job.py:pipeline --input rows.parquet --key id --score mean:price
+    holdfast assess my_job.py:pipeline --input rows.parquet --key id --score mean:price;
+    holdfast assess bargain-discovery --score total:gain --fault kill --engine spark --replicas TradeFilter/0,VWAP/0
     """
     asked = Asked(what, Options(input_, epochs, rate, seed, column), parallelism, key, query)
     subject = subject_of(asked)
+    wanted = [*_listed(replicas), *_planned(plan)]
+    safe = protected(subject.pipeline, wanted)
+    kills = _kill(fault, {"deadline": deadline, "nodes": nodes, "budget": budget, "trigger": trigger})
+    if kills is not None:
+        kills = replace(kills, replicas=_living(subject.pipeline, wanted))
+    if engine != "spark" and master is not None:
+        raise Invalid(f"--master {master}: it is for --engine spark; got --engine {engine}")
     settings = Settings(
         score=as_score(score),
-        offsets=_offsets(offsets),
+        offsets=_offsets(offsets or ("5" if kills is None else "2")),
         outages=_numbers(outages, "--outages"),
-        repeat=repeat,
+        repeat=repeat if repeat is not None else 5 if kills is None else 1,
         at=at,
         rate=_rate(rate_of),
-        fault=parse_fault(fault, seed),
+        fault=parse_fault(fault if kills is None else "loss", seed),
         groups=as_groups(targets),
         sections=sections if subject.key is not None else min(sections, subject.epochs),
         threshold=threshold,
         percentile=percentile,
         precision=precision,
-        protected=protected(subject.pipeline, [*_listed(replicas), *_planned(plan)]),
+        protected=safe,
         failover=failover,
         seed=seed,
         golden=golden,
@@ -117,7 +149,9 @@ def assess(
     earlier = read_assessment(before) if before is not None else None
     began = time.monotonic()
     try:
-        with _Shown(quiet) as shown:
+        with ExitStack() as stack:
+            shown = stack.enter_context(_Shown(quiet))
+            spark = None if master is None else stack.enter_context(spark_on(master, {}))
             result = run_campaign(
                 partial(subject_of, asked),
                 settings,
@@ -125,6 +159,8 @@ def assess(
                 cores=cores or all_cores(),
                 out=out,
                 report=shown.tell,
+                spark=spark,
+                kill=kills,
             )
     except KeyboardInterrupt:
         if out is not None:
@@ -138,7 +174,29 @@ def assess(
         content["before"] = {
             each.operator: {"impact": each.impact, "recovery": each.recovery} for each in earlier.operators
         }
-    answer(content, form, lambda console: _read(console, result, earlier, seconds, out))
+    answer(content, form, lambda console: read(console, result, earlier, seconds, out))
+
+
+def _kill(fault: str, given: dict[str, Any]) -> Kill | None:
+    """How nodes are killed, if that is the fault; its options mean nothing otherwise."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if fault.strip() != KILL:
+        if chosen:
+            raise Invalid(f"--{next(iter(chosen))}: it is for --fault {KILL}; got --fault {fault}")
+        return None
+    if "trigger" in chosen:
+        chosen["trigger"] = spark_interval(chosen["trigger"])
+    return Kill(**chosen)
+
+
+def _living(pipeline: Pipeline, replicas: list[str]) -> tuple[str, ...]:
+    """The replicas that can be run: a source has no home, so none of it is kept."""
+    tasks = pipeline.topology.tasks_of(list(dict.fromkeys(replicas)))
+    kept = [task for task in tasks if pipeline.topology.inputs_of(task.operator)]
+    for task in tasks:
+        if task not in kept:
+            warn(f"replica {task}: Spark reads sources anywhere, so it is not run")
+    return tuple(str(task) for task in kept)
 
 
 def protected(pipeline: Pipeline, replicas: list[str]) -> tuple[str, ...]:
@@ -156,93 +214,6 @@ def protected(pipeline: Pipeline, replicas: list[str]) -> tuple[str, ...]:
         elif any(mine):
             warn(f"operator {operator.name}: {sum(mine)} of {len(mine)} tasks have replicas; it counts as unprotected")
     return tuple(names)
-
-
-def charts(result: Assessment) -> list[Chart]:
-    """For each operator its quality score over time, at its worst offset, and against the outage."""
-    drawn = []
-    for each in result.operators:
-        sections = list(range(1, len(each.over_time) + 1))
-        lost = f"outage {result.at:g} s at {_place(result.offsets[each.over_time_offset])}"
-        title = f"{each.operator}: quality over time, {lost} (impact {each.impact:.2f}, recovery {each.recovery})"
-        marks = [(float(each.recovery), "recovered")] if each.recovery else []
-        lines = [
-            Series("faulty / golden", sections, list(each.over_time)),
-            Series("golden", sections, [1.0] * len(sections), dashed=True),
-        ]
-        drawn.append(
-            Chart(title, f"section after the injection ({_place(result.section)} wide)", "quality score", lines, marks)
-        )
-        against = [
-            Series(f"offset {_place(offset)}", list(result.outages), list(scores))
-            for offset, scores in zip(result.offsets, each.quality, strict=True)
-        ]
-        verdict = "accepted" if each.accepted else "rejected"
-        found = f"correlation {each.correlation:.2f}, deviation {each.deviation:.2f}, {verdict}"
-        title = f"{each.operator}: quality against outage ({found})"
-        drawn.append(Chart(title, "outage (s)", "quality score of what is affected", against, log_x=True))
-    return drawn
-
-
-def _read(console: Console, result: Assessment, earlier: Assessment | None, seconds: float, out: Path | None) -> None:
-    table = Table(title=f"{result.subject}: {result.score} under {result.fault}", title_justify="left")
-    for name in ("operator", "rows lost", "corr.", "dev.", "ANOVA", "recovery", "impact"):
-        table.add_column(name, justify="left" if name in ("operator", "ANOVA") else "right", no_wrap=True)
-    if earlier is not None:
-        table.add_column("before", justify="right")
-        table.add_column("before", justify="right")
-    for each in result.operators:
-        table.add_row(*_row(each, result, earlier))
-    console.print(table)
-    for each in result.operators:
-        others = [name for name in each.stands_for if name not in each.operator.split("+")]
-        if others:
-            console.print(f"{', '.join(others)}: as {each.operator}", highlight=False)
-        for note in each.notes:
-            console.print(f"{each.operator}: {note}", highlight=False)
-    if result.golden_runs > 1:
-        console.print(_golden(result), highlight=False, soft_wrap=True)
-    if earlier is not None:
-        console.print("before: recovery and impact of the earlier assessment", highlight=False)
-    console.print(
-        f"recovery in sections of {_place(result.section)}, at an outage of {result.at:g} s; "
-        f"{result.experiments} experiments in {seconds:g} s"
-        + ("" if out is None else f"; results and {PAGE} in {out}"),
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _golden(result: Assessment) -> str:
-    if not result.noise:
-        return f"{result.golden_runs} golden runs gave the same"
-    return (
-        f"{result.golden_runs} golden runs: score {result.golden:g}, deviation {result.golden_spread:.2%}; "
-        f"a section that is off by up to {result.noise:.1%} or so is noise"
-    )
-
-
-def _row(each: OperatorResult, result: Assessment, earlier: Assessment | None) -> list[str]:
-    lost = each.rows_lost[result.outages.index(result.at)]
-    cells = [
-        each.operator,
-        f"{lost:,}",
-        f"{each.correlation:.2f}",
-        f"{each.deviation:.3f}",
-        "accepted" if each.accepted else "rejected",
-        str(each.recovery),
-        f"{each.impact:.2f}",
-    ]
-    if earlier is not None:
-        known = {name: one for one in earlier.operators for name in one.stands_for}
-        was = known.get(each.operator)
-        cells += ["-", "-"] if was is None else [str(was.recovery), f"{was.impact:.2f}"]
-    return cells
-
-
-def _place(position: float) -> str:
-    """Positions are rows, or epochs with a fraction."""
-    return f"{position:,.0f}" if position >= 100 else f"{position:.2g}"
 
 
 class _Shown:
