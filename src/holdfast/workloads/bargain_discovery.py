@@ -89,8 +89,11 @@ class LatestTrades(op.Operator):
         old = pl.concat(older).drop_nulls("key")
         known = pl.concat([old.with_columns(new=pl.lit(False)), new.with_columns(new=pl.lit(True))])
         known = known.sort("symbol", "key", maintain_order=True)
+        # Rows of a symbol stand together, so one further up is its own or another's: far cheaper than a window each.
         known = known.with_columns(
-            pl.col("key", "volume", "amount").shift(back).over("symbol").name.suffix(str(back))
+            pl.when(pl.col("symbol").eq_missing(pl.col("symbol").shift(back)))
+            .then(pl.col("key", "volume", "amount").shift(back))
+            .name.suffix(str(back))
             for back in range(1, LATEST)
         )
         last = known.group_by("symbol", maintain_order=True).last()
