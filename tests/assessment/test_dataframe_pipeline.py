@@ -92,3 +92,21 @@ def test_what_is_wrong_is_told(numbers: Any) -> None:
     ):
         with pytest.raises(Invalid, match=message):
             holdfast.assess(pipeline, numbers, **{**good, **changes})
+
+
+def test_a_pipeline_that_draws_lots_is_told_apart_from_damage(numbers: Any) -> None:
+    def shaky(rows: Any, point: Any) -> Any:
+        from pyspark.sql import functions as F
+
+        return point("all", rows).withColumn("gain", F.col("gain") * (F.rand() * 0.8 + 0.6))
+
+    asked: dict[str, Any] = {"score": "total:gain", "key": "key", "time": "time", "inject": ["all"], "offsets": [500]}
+    asked |= {"outages": [10], "repeat": 1, "sections": 50, "golden": 3}
+    found = holdfast.assess(shaky, numbers, **asked)
+    assert found.golden_runs == 3
+    assert 0 < found.golden_spread < found.noise < 0.5
+    assert found["all"].impact == pytest.approx(5, abs=1)  # 100 rows are five sections, all of each
+    assert found["all"].recovery == pytest.approx(5, abs=1)
+    assert any("no more than golden runs may be" in note for note in found["all"].notes)
+    harmless = holdfast.assess(shaky, numbers, **asked, fault="corruption:nothing")["all"]
+    assert (harmless.impact, harmless.recovery, harmless.quality) == (0.0, 0, ((1.0,),))

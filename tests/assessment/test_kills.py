@@ -99,20 +99,20 @@ def test_killing_shows_in_first_answers_and_replicas_prevent_it(spark: Any, tmp_
     def make() -> Any:
         return market(rate=2500, epochs=5)
 
-    settings = small(offsets=(5000.0,), repeat=1, sections=20, groups=(("TradeFilter",),))
+    settings = small(offsets=(5000.0,), repeat=1, sections=20, groups=(("BargainIndex",),))
     bare = run_campaign(make, settings, engine="spark", spark=spark, kill=Kill(deadline=0), out=tmp_path)
-    kept = Kill(deadline=0, replicas=("TradeFilter/0",))
+    kept = Kill(deadline=0, replicas=("BargainIndex/0",))
     safe = run_campaign(make, settings, engine="spark", spark=spark, kill=kept)
     for found in (bare, safe):
         (each,) = found.operators
         assert each.final_quality == 1.0
         assert not any("differs" in note for note in each.notes)
         assert each.seconds is not None
-    assert bare["TradeFilter"].lost == ("TradeFilter/0",)
-    assert bare["TradeFilter"].rows_lost[0] > 0
-    assert bare["TradeFilter"].impact > 0
-    assert safe["TradeFilter"].promoted == ("TradeFilter/0",)
-    assert (safe["TradeFilter"].rows_lost, safe["TradeFilter"].impact) == ((0,), 0.0)
+    assert bare["BargainIndex"].lost == ("BargainIndex/0",)
+    assert bare["BargainIndex"].rows_lost[0] > 0
+    assert bare["BargainIndex"].impact > 0
+    assert safe["BargainIndex"].promoted == ("BargainIndex/0",)
+    assert (safe["BargainIndex"].rows_lost, safe["BargainIndex"].impact) == ((0,), 0.0)
     assert read_assessment(tmp_path) == bare
     again = run_campaign(make, settings, engine="spark", spark=spark, kill=Kill(deadline=0), out=tmp_path)
     assert again == bare  # the folder has it already

@@ -12,17 +12,8 @@ from holdfast.report.chart import Chart, Series
 
 PAGE = "assessment.html"
 COLUMNS = ("operator", "rows lost", "corr.", "dev.", "ANOVA", "recovery", "impact")
-KILL_COLUMNS = (
-    "operator",
-    "tasks lost",
-    "taken over",
-    "rows late",
-    "recovery",
-    "impact",
-    "exact after",
-    "final",
-)
-_LEFT = ("operator", "ANOVA", "tasks lost", "taken over")
+KILL_COLUMNS = ("operator", "rows late", "recovery", "impact", "exact after", "final")
+_LEFT = ("operator", "ANOVA")
 
 
 def charts(result: Assessment) -> list[Chart]:
@@ -57,7 +48,7 @@ def read(console: Console, result: Assessment, earlier: Assessment | None, secon
     """The table for people, and what must be said of it."""
     table = Table(title=f"{result.subject}: {result.score} under {result.fault}", title_justify="left")
     for name in COLUMNS if result.deadline is None else KILL_COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name not in _LEFT[2:])
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     if earlier is not None:
         table.add_column("before", justify="right")
         table.add_column("before", justify="right")
@@ -66,6 +57,8 @@ def read(console: Console, result: Assessment, earlier: Assessment | None, secon
         table.add_row(*cells, *_before(each, earlier))
     console.print(table)
     for each in result.operators:
+        if result.deadline is not None:
+            console.print(_went(each), highlight=False, soft_wrap=True)
         others = [name for name in each.stands_for if name not in each.operator.split("+")]
         if others:
             console.print(f"{', '.join(others)}: as {each.operator}", highlight=False)
@@ -109,14 +102,18 @@ def _row(each: OperatorResult, result: Assessment) -> list[str]:
 def _killed_row(each: OperatorResult) -> list[str]:
     return [
         each.operator,
-        " ".join(each.lost) or "-",
-        " ".join(each.promoted) or "-",
         f"{each.rows_lost[0]:,}",
         str(each.recovery),
         f"{each.impact:.2f}",
         "-" if each.seconds is None else f"{each.seconds:.1f} s",
         "-" if each.final_quality is None else f"{each.final_quality:.3f}",
     ]
+
+
+def _went(each: OperatorResult) -> str:
+    parts = [f"tasks lost: {', '.join(each.lost)}"] if each.lost else []
+    parts += [f"replicas took over: {', '.join(each.promoted)}"] if each.promoted else []
+    return f"{each.operator}: {'; '.join(parts) or 'nothing was lost'}"
 
 
 def _before(each: OperatorResult, earlier: Assessment | None) -> list[str]:
