@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     CapacityLifted,
@@ -37,14 +38,18 @@ from holdfast.runtime.events import (
     NodesLost,
     Publish,
     Record,
+    Reshape,
     Run,
     RunBroken,
     RunDone,
+    ScaleWanted,
     Trim,
 )
 from holdfast.runtime.history import History
 from holdfast.runtime.layout import lay_out
 from holdfast.runtime.outputs import STAGED, publish
+from holdfast.runtime.requests import asked
+from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.exchange import Exchange
@@ -53,7 +58,7 @@ from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
 from holdfast.runtime.worker import JobContext, Order, journal_name
 from holdfast.state import Writer
 from holdfast.state.entries import FileEntry
-from holdfast.topology import Task
+from holdfast.topology import Task, Topology
 
 LOOK_EVERY = 0.1
 TRIES = 3
@@ -76,7 +81,7 @@ class Batch:
 
 
 class Shell:
-    """Runs one job. ``pieces``: into how many parts each journalled epoch was cut."""
+    """Runs one job. ``journalled``: into how many parts each journalled epoch was cut, and in which shape."""
 
     def __init__(
         self,
@@ -87,7 +92,7 @@ class Shell:
         cluster: Cluster,
         history: History,
         *,
-        pieces: Mapping[int, int],
+        journalled: Mapping[int, tuple[int, Shape]],
         extra: Mapping[str, Any],
         patience: float = 10.0,
         sink: Sink | None = None,
@@ -102,7 +107,10 @@ class Shell:
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.player: FaultPlayer | None = None
-        self._pieces = dict(pieces)
+        self.requests: Path | None = None
+        """The folder in which other processes leave requests; None: nobody can."""
+        self._journalled = dict(journalled)
+        self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
         self._patience = patience
         self._exchange = Exchange(spark.sparkContext)
@@ -193,7 +201,10 @@ class Shell:
                 self._publish(instruction)
             case Trim(epoch):
                 self.writer.trim(epoch)
-                self._pieces = {e: n for e, n in self._pieces.items() if e > min(epoch, self._oldest())}
+                oldest = min(epoch, self._oldest())
+                self._journalled = {e: held for e, held in self._journalled.items() if e > oldest}
+            case Reshape(shape):
+                self.writer.commit_shape(shape.to_json())
             case Halt(message):
                 self.fail(RunFailed(message))
 
@@ -265,11 +276,11 @@ class Shell:
             self._called_off.discard(run.number)
         self._strikes = 0
         entries = {note.pop("journal"): note for note in notes if "journal" in note}
-        task = self.context.pipeline.topology.task
+        task = self._topology(run.shape).task
         reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
         whole = all(report.status == "committed" for report in reports)
         if run.live is not None and whole:
-            self._journal(run.live, entries)
+            self._journal(run.live, entries, run.shape)
         for report in reports:
             for epoch, name in report.outputs.items():
                 self._staged[run.number, report.lane, epoch, report.task] = name
@@ -287,13 +298,20 @@ class Shell:
             return
         self.tell(CheckpointLost(epoch, -1 if found is None else found.epoch))
 
-    def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]]) -> None:
+    def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]], shape: Shape) -> None:
         files = {journal_name(piece): FileEntry.from_json(entry) for piece, entry in entries.items()}
-        self.writer.journal_commit(epoch, files, {"pieces": len(files)})
-        self._pieces[epoch] = len(files)
+        routings = {name: routing.to_json() for name, routing in shape.routings.items()}
+        self.writer.journal_commit(epoch, files, {"pieces": len(files), "routings": routings})
+        self._journalled[epoch] = (len(files), shape)
+
+    def _topology(self, shape: Shape) -> Topology:
+        """The topology of a shape as workers have it."""
+        if shape.version not in self._topologies:
+            self._topologies[shape.version] = reshaped_pipeline(self.context.pipeline, shape).topology
+        return self._topologies[shape.version]
 
     def _job(self, run: Run, batch: Batch | None) -> list[dict[str, Any]]:
-        topology = self.context.pipeline.topology
+        topology = self._topology(run.shape)
         with self._lock:
             places = self.cluster.places()
             gone = {work.node for work in run.works if work.node not in places}
@@ -304,7 +322,7 @@ class Shell:
             retain = self.coordinator.retain
         first, parts, pieces = self._first_level(run, batch)
         layout = lay_out(topology, run, places, pieces)
-        order = Order(run.number, layout, folders, retain, forks)
+        order = Order(run.number, layout, folders, retain, forks, run.shape, run.settled)
         job, context = self.context.job, self._broadcast
         stage: Any
         if batch is not None and run.live is not None:
@@ -312,7 +330,8 @@ class Shell:
             stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends)
             partitions = pieces[run.live]
         else:
-            stage = stages.Feed(job, context, order, parts)
+            shapes = {epoch: self._journalled[epoch][1] for epoch in pieces}
+            stage = stages.Feed(job, context, order, parts, shapes)
             partitions = len(parts)
         level = first
         for number, slots in enumerate(layout.levels):
@@ -328,12 +347,12 @@ class Shell:
         if batch is not None and run.live is not None:
             frame, count = self._exchange.batch(batch.frame)
             return frame, [], {run.live: count}
-        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._pieces]
-        parts = [(epoch, piece) for epoch in needed for piece in range(self._pieces[epoch])]
+        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._journalled]
+        parts = [(epoch, piece) for epoch in needed for piece in range(self._journalled[epoch][0])]
         places = sorted(set(self.cluster.places().values()))
         dealt = [parts[i :: len(places)] for i in range(len(places))]
         rdd = self._exchange.located([self.cluster.location(place) for place in places])
-        return rdd, dealt, {epoch: self._pieces[epoch] for epoch in needed}
+        return rdd, dealt, {epoch: self._journalled[epoch][0] for epoch in needed}
 
     def _broken(self, run: Run, error: Exception) -> None:
         """A job that did not finish: because nodes went (noticed here at the latest), or for no good reason."""
@@ -363,7 +382,8 @@ class Shell:
             self._groups[group] = -1
             spark.setJobGroup(group, f"holdfast checkpoint {wanted.epoch}", interruptOnCancel=False)
             entries = self._save(wanted)
-            done = self.writer.commit_checkpoint(wanted.epoch, entries, extra=self._extra)
+            extra = {**self._extra, "shape": wanted.shape.to_json()}
+            done = self.writer.commit_checkpoint(wanted.epoch, entries, wanted.shape.routings, extra)
         except HoldfastError as error:
             self.note("checkpoint failed", {"epoch": wanted.epoch, "message": str(error)})
             self.fail(error)
@@ -387,9 +407,7 @@ class Shell:
         if not grouped:
             return {}
         order = sorted(grouped)
-        stage = stages.Save(
-            self.context.job, self._broadcast, wanted.since, wanted.epoch, [grouped[place] for place in order]
-        )
+        stage = stages.Save(self.context.job, self._broadcast, wanted, [grouped[place] for place in order])
         located = self._exchange.located([self.cluster.location(place) for place in order])
         saved = [pair for part in self._exchange.collect(located, stage) for pair in json.loads(part)]
         return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
@@ -433,10 +451,31 @@ class Shell:
                     self.player.tick()
                 self._look()
                 self._lift_if_stuck()
+                self._take_requests()
             except Exception as error:
                 if not self._stopping.is_set():
                     self.fail(RunFailed(f"the nodes cannot be watched any more: {first_line(error)}"))
                 return
+
+    def _take_requests(self) -> None:
+        """What other processes ask of this job, through its folder."""
+        if self.requests is None:
+            return
+        for each in asked(self.requests):
+            if isinstance(each, str):
+                self.note("request refused", {"reason": each})
+            else:
+                self.scale(each.operator, each.to, each.name)
+
+    def scale(self, operator: str, to: int, request: str, why: str = "asked for") -> None:
+        """Ask for another number of tasks; the history tells under ``request`` what became of it."""
+        try:
+            check_scalable(self.context.pipeline, operator)
+        except Invalid as error:
+            fields = {"operator": operator, "request": request, "reason": str(error)}
+            self.note("scaling refused", fields)
+            return
+        self.tell(ScaleWanted(operator, to, why=why, request=request))
 
     def _look(self) -> list[str]:
         """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""
