@@ -23,8 +23,6 @@ from rich.table import Table
 
 from holdfast.runtime.spark.session import spark_session
 from holdfast.workloads import WORKLOADS, Options
-from holdfast.workloads.expressions import draws
-from holdfast.workloads.sources import computed
 
 ROUNDS = 3
 
@@ -50,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, each in WORKLOADS.items():
             options = Options(rate=rows, seed=1)
-            made = computed(numbers, draws(1, each.lanes, each.vocabulary), each.expressions(options))
+            made = each.generated(numbers, options)
             on_jvm = seconds(lambda made=made: made.write.format("noop").mode("overwrite").save(), time.perf_counter)  # type: ignore[misc]
             alone = seconds(lambda each=each, options=options: each.batch(options, 0), time.process_time)  # type: ignore[misc]
             path = Path(folder) / f"{name}.parquet"

@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from holdfast.errors import Invalid
 from holdfast.workloads import WORKLOADS, Options, workload
-from holdfast.workloads.expressions import draws
 from holdfast.workloads.files import open_input
 
 pytestmark = pytest.mark.spark
@@ -48,12 +47,10 @@ def rows(table: pa.Table) -> list[str]:
 
 
 def test_generated_columns_are_the_same_with_and_without_spark(spark: Any) -> None:
-    from holdfast.workloads.sources import computed
-
     numbers = spark.range(0, 2000).withColumnRenamed("id", "value")
     for name, each in WORKLOADS.items():
         options = Options(rate=1000, seed=-7)
-        made = computed(numbers, draws(options.seed, each.lanes, each.vocabulary), each.expressions(options)).toArrow()
+        made = each.generated(numbers, options).toArrow()
         expected = pa.concat_tables([each.batch(options, 0), each.batch(options, 1)])
         assert rows(made.cast(expected.schema)) == rows(expected), name
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 SETUP = "run.json"
 SUMMARY = "summary.json"
+ROADS = "linear-road"
 _MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
 
@@ -63,6 +65,9 @@ def run(
     column: Annotated[str | None, typer.Option(help="column of --input to read")] = None,
     rate: Annotated[int, typer.Option(min=1, help="generated rows an epoch")] = 10_000,
     seed: Annotated[int, typer.Option(help="seed of the generated rows")] = 0,
+    expressways: Annotated[
+        int | None, typer.Option(min=1, help="linear-road: generate the traffic of so many, 1 by default")
+    ] = None,
     parallelism: Annotated[int | None, typer.Option(min=1, help="tasks of each parallel operator")] = None,
     master: Annotated[
         str, typer.Option(help="Spark master: local[*], local-cluster[4,1,1024], spark://...")
@@ -99,7 +104,10 @@ def run(
     """
     chosen = workload(name)
     folder = (out or Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))).absolute()
-    options = _resumed(folder, name, Options(input_, epochs or 10, rate, seed, column), parallelism, epochs)
+    if expressways is not None and (name != ROADS or input_ is not None):
+        raise Invalid(f"--expressways {expressways}: it is for the generated traffic of {ROADS}, without --input")
+    asked = Options(input_, epochs or 10, rate, seed, column, expressways=expressways or 1)
+    options = _resumed(folder, name, asked, parallelism, epochs)
     chosen.check(options)
     script = [*parse_faults(fault or []), *(read_faults(faults) if faults is not None else ())]
     if nodes is not None:
@@ -297,6 +305,7 @@ def _setup(name: str, options: Options, parallelism: int | None) -> dict[str, An
         "rate": options.rate,
         "seed": options.seed,
         "column": options.column,
+        "expressways": options.expressways,
         "parallelism": parallelism,
     }
 
@@ -319,7 +328,7 @@ def _resumed(folder: Path, name: str, options: Options, parallelism: int | None,
             raise Invalid(
                 f"--out {folder}: this run has {key} {value!r}, now it is {now.get(key)!r}; use another folder"
             )
-    return Options(options.input, now["epochs"], options.rate, options.seed, options.column)
+    return replace(options, epochs=now["epochs"])
 
 
 def _put(path: Path, content: dict[str, Any]) -> None:

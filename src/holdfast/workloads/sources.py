@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def generated_stream(
-    spark: SparkSession, rate: int, partitions: int, draws: Mapping[str, str], columns: Mapping[str, str]
-) -> DataFrame:
-    """``rate`` rows an epoch, numbered on from epoch to epoch, with the columns that ``computed`` adds."""
-    numbers = (
+def numbered_stream(spark: SparkSession, rate: int, partitions: int) -> DataFrame:
+    """``rate`` rows an epoch, numbered on from epoch to epoch by ``value``."""
+    return (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", rate)
         .option("numPartitions", partitions)
@@ -34,16 +32,17 @@ def generated_stream(
         .option("advanceMillisPerBatch", 1000)
         .load()
     )
-    return computed(numbers, draws, columns)
 
 
-def computed(numbers: DataFrame, draws: Mapping[str, str], columns: Mapping[str, str]) -> DataFrame:
-    """Columns from row numbers (``value``): SQL text for random draws, then for the columns over them.
+def computed(numbers: DataFrame, layers: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> DataFrame:
+    """Columns from row numbers (``value``): SQL text for random draws and what follows from them, then for the columns.
 
     Draws are columns of their own, so that each is computed once however often it is used.
     """
-    drawn = numbers.selectExpr("value", *(f"{sql} AS {name}" for name, sql in draws.items()))
-    return drawn.selectExpr(*(f"{sql} AS {name}" for name, sql in columns.items()))
+    known = numbers.select("value")
+    for layer in layers:
+        known = known.selectExpr("*", *(f"{sql} AS {name}" for name, sql in layer.items()))
+    return known.selectExpr(*(f"{sql} AS {name}" for name, sql in columns.items()))
 
 
 def file_stream(spark: SparkSession, file: InputFile, picks: Sequence[Pick], epochs: int, partitions: int) -> DataFrame:
