@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from driving import Driver, chain, task, works
 
+from holdfast.elasticity import Policy
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     Checkpoint,
@@ -78,7 +79,7 @@ def test_scaling_out_partitions_the_checkpoint_replays_and_switches_before_the_n
     driver.tell(CheckpointDurable(5))
     driver.arrive(6)
     live = driver.only(Run)
-    assert works(live) == {name: (6, 6, "local") for name in ("A/0", "A/1", "A/2", "B/0")}
+    assert works(live) == dict.fromkeys(("A/0", "A/1", "A/2", "B/0"), (6, 6, "local"))
     driver.finish(live)
     driver.epoch(7)
     assert driver.coordinator.standing.head == 7
@@ -250,3 +251,43 @@ def test_a_large_job_scales_by_its_costs_alone() -> None:
     scenario = Scenario(topology, Settings(nodes=50), nodes=50, epochs=30, scalings=((3.0, "A", 80), (15.0, "A", 30)))
     simulation = Simulation(scenario).run()
     assert [event["tasks"] for event in simulation.history if event["kind"] == "scaled"] == [80, 30]
+
+
+# By load
+
+
+def test_a_steady_load_is_scaled_out_once_and_then_left_alone() -> None:
+    """A needs 1.6 cores: two tasks at 80 % each become four at 40 %, and nothing happens any more."""
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), Operator("A", 2, costs=(8.0, 8.0), stateful=True), Operator("B", 1)),
+        (Stream("S", "A", "full"), Stream("A", "B", "full")),
+    )
+    scenario = Scenario(
+        topology,
+        Settings(nodes=4),
+        nodes=4,
+        epochs=300,
+        timing=Timing(interval=1.0, unit=0.1),
+        scalable=frozenset({"A"}),
+        elastic=Policy(every=5.0, settle=5.0),
+    )
+    simulation = Simulation(scenario).run()
+    scaled = [event for event in simulation.history if event["kind"] == "scaled"]
+    assert [event["tasks"] for event in scaled] == [4]
+    assert scaled[0]["time"] < 30 and "above 70%" in scaled[0]["why"]
+    assert simulation.coordinator.topology.operator["A"].costs == pytest.approx((4.0,) * 4)
+
+
+def test_an_idle_operator_is_scaled_in_and_stays_so() -> None:
+    topology = chain(1, 4, 1)
+    scenario = Scenario(
+        topology,
+        Settings(nodes=4),
+        nodes=4,
+        epochs=400,
+        timing=Timing(interval=1.0, unit=0.01),
+        scalable=frozenset({"A"}),
+        elastic=Policy(every=5.0, settle=5.0, per_operator={"A": (2, 8)}),
+    )
+    scaled = [e["tasks"] for e in Simulation(scenario).run().history if e["kind"] == "scaled"]
+    assert scaled and scaled == sorted(scaled, reverse=True) and scaled[-1] == 2 and len(scaled) <= 2

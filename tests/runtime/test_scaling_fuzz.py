@@ -1,4 +1,4 @@
-"""Hundreds of schedules in which operators are scaled while nodes die around it; and proof that the audit would notice."""
+"""Hundreds of schedules that scale operators while nodes die around it; and proof that the audit would notice."""
 
 from __future__ import annotations
 

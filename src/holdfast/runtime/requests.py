@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.runtime.history import NAME
 
@@ -67,7 +68,7 @@ def asked(directory: Path) -> Iterator[Request | str]:
             yield Request(path.stem, operator, to)
 
 
-def answers(directory: Path, request: str, skip: int = 0) -> Iterator[dict[str, object]]:
+def answers(directory: Path, request: str, skip: int = 0) -> Iterator[dict[str, Any]]:
     """What the history says of a request, from byte ``skip`` on."""
     with (directory / NAME).open("rb") as lines:
         lines.seek(skip)

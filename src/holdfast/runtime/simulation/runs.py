@@ -6,7 +6,7 @@ A slot does its works when its time is over, not before: a run that is called of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.blocks import Block
@@ -160,6 +160,12 @@ class Runs:
             if found is None:
                 raise Hopeless("no whole checkpoint is left and the journal does not go back to the start")
             host.tell(CheckpointLost(lost, found))
+        if host.elastic is not None and job.run.live is not None:
+            costs, unit = host.topology_of(job.run).operator, host.timing.unit
+            host.elastic.worked(
+                replace(report, seconds=costs[report.task.operator].costs[report.task.number] * unit)
+                for report in job.reports
+            )
         host.tell(RunDone(job.run.number, tuple(job.reports)))
 
     def _start_costed(self, job: Job) -> None:

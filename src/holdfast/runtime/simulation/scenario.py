@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from holdfast.elasticity import Policy
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import Fault, print_faults
 from holdfast.runtime.settings import Settings
@@ -62,6 +63,8 @@ class Scenario:
     """When somebody asks for another number of tasks of an operator, and how many."""
     scalable: frozenset[str] | None = None
     """Operators that can be scaled; None: all that their streams allow."""
+    elastic: Policy | None = None
+    """Scale by load, as this policy says."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""

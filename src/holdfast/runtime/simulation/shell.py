@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.elastic import Elastic
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -68,6 +69,9 @@ class Simulation:
         self.store = MemoryStore()
         self.coordinator = Coordinator(scenario.topology, scenario.settings, scalable=scenario.scalable)
         self._topologies: dict[int, Topology] = {}
+        self.elastic: Elastic | None = None
+        if scenario.elastic is not None:
+            self.elastic = Elastic(scenario.topology, self.coordinator.scaling.scalable, scenario.elastic)
         self.machines: dict[str, Machine] = {}
         self.history: list[dict[str, Any]] = []
         self.restarts = 0
@@ -97,6 +101,8 @@ class Simulation:
             self.clock.after(moment, partial(self._replan, tasks))
         for moment, operator, to in self.scenario.scalings:
             self.clock.after(moment, partial(self.scale, operator, to))
+        if self.elastic is not None:
+            self.clock.after(self.elastic.policy.every, self._scale_by_load)
         self.boot(self.scenario.names)
         self.clock.after(0.0, self._fetch)
         while not self.finished:
@@ -115,6 +121,16 @@ class Simulation:
         """Ask for another number of tasks of an operator."""
         if not self._restarting:
             self.tell(ScaleWanted(operator, to, why=why))
+
+    def _scale_by_load(self) -> None:
+        if self.elastic is None or self.finished:
+            return
+        self.clock.after(self.elastic.policy.every, self._scale_by_load)
+        wanted, hopeless = self.elastic.decide(self.clock.now)
+        for each in hopeless:
+            self.note("cannot scale", {"task": str(each.task), "why": each.why})
+        for request in wanted if not self._restarting else ():
+            self.tell(request)
 
     def topology_of(self, run: Run) -> Topology:
         """The topology that a run is of."""
@@ -299,6 +315,8 @@ class Simulation:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.history.append({"time": round(self.clock.now, 6), "kind": kind, **fields})
+        if self.elastic is not None:
+            self.elastic.hear({"kind": kind, **fields}, self.coordinator.shape, self.clock.now)
         if self.record is not None:
             self.record.add(self.clock.now, kind, fields)
 

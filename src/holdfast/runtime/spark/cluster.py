@@ -40,6 +40,10 @@ class Cluster(Protocol):
 
     def kill(self, node: str) -> None: ...
 
+    def grow(self, count: int) -> bool:
+        """Ask for so many more nodes; False if nobody can give any. They join when they come."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -82,6 +86,14 @@ class LogicalNodes:
         self._alive.discard(node)
         self._died[node] = time.monotonic()
         shutil.rmtree(self.folder(node), ignore_errors=True)
+
+    def grow(self, count: int) -> bool:
+        for _ in range(count):
+            name = f"node-{len(self._names)}"
+            self._names.append(name)
+            self._lives[name] = 0
+            self._alive.add(name)
+        return True
 
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
@@ -150,6 +162,13 @@ class Executors:
     def process(self, node: str) -> int | None:
         """The operating system's number of the executor's process, if it runs on this machine."""
         return executor_process(self._context.applicationId or "", self.executor(node))
+
+    def grow(self, count: int) -> bool:
+        """Standalone (local-cluster too), YARN and Kubernetes can be asked; other masters say no."""
+        try:
+            return bool(self._jsc.requestExecutors(count))
+        except Exception:  # py4j wraps whatever the master throws
+            return False
 
     def kill(self, node: str) -> None:
         number = self.process(node)

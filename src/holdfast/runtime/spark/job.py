@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.elasticity import Policy
 from holdfast.errors import HoldfastError, Infeasible, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.elastic import Elastic
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
 from holdfast.runtime.migration import migrate, shapes
@@ -58,6 +60,9 @@ def start(
     recovery: Recovery = "incremental",
     capacity: float | None = None,
     parallel_recovery: int = 1,
+    elastic: Policy | Mapping[str, Any] | bool = False,
+    max_nodes: int | None = None,
+    pool: int = 0,
     trigger: str | None = None,
     verify: bool = False,
     memory_limit: int | None = None,
@@ -77,7 +82,9 @@ def start(
     the replication planner from declared rates and costs, and again from measured ones after a few epochs.
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
     ``parallel_recovery``: a lost task whose state can be cut by key and that has a long replay before it comes back as
-    so many tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
+    so many tasks. ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True:
+    the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: so many of them stand by
+    without tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
     over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
@@ -98,6 +105,10 @@ def start(
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
+    if max_nodes is not None and max_nodes < settings.nodes + pool:
+        raise Invalid(f"max_nodes must be at least nodes and pool together, {settings.nodes + pool}, got {max_nodes}")
+    if pool < 0:
+        raise Invalid(f"pool must be 0 or more nodes, got {pool}")
     if bounded and epochs is None:
         raise Invalid("bounded: say how many epochs there are, epochs=...")
     if epochs is not None and epochs < 1:
@@ -109,7 +120,7 @@ def start(
             streams, pipeline, spark, settings, place, writer,
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
-            outputs=outputs, bounded=bounded,
+            outputs=outputs, bounded=bounded, elastic=elastic, max_nodes=max_nodes or settings.nodes + pool, pool=pool,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -136,6 +147,9 @@ def _started(
     rejoin_after: float | None,
     outputs: bool,
     bounded: bool,
+    elastic: Policy | Mapping[str, Any] | bool,
+    max_nodes: int,
+    pool: int,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -179,6 +193,9 @@ def _started(
         shell.requests = directory
         for each in asked(directory):
             shell.note("request refused", {"reason": f"{each}: it was left when no job was running"})
+    shell.max_nodes = max_nodes
+    if elastic:
+        shell.elastic = _elastic(elastic, coordinator, settings.nodes, max_nodes)
     if faults:
         names = [f"node-{number}" for number in range(settings.nodes)]
         script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
@@ -187,7 +204,25 @@ def _started(
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
+    shell.want_nodes(pool)
     return handle
+
+
+def _elastic(
+    policy: Policy | Mapping[str, Any] | bool, coordinator: Coordinator, nodes: int, max_nodes: int
+) -> Elastic:
+    """The policy at work, given whole or as what departs from the usual one.
+
+    Usually a node carries as many tasks that can be scaled as it does at the start.
+    """
+    able = coordinator.scaling.scalable
+    if not able:
+        raise Invalid("elastic: no operator of this pipeline can be scaled; keyed ones between full streams can")
+    if not isinstance(policy, Policy):
+        tasks = sum(coordinator.topology.operator[name].parallelism for name in able)
+        usual = {"max_nodes": max_nodes, "tasks_per_node": max(1, -(-tasks // nodes))}
+        policy = Policy(**{**usual, **({} if isinstance(policy, bool) else policy)})
+    return Elastic(coordinator.declared, able, policy, coordinator.shape, time.monotonic())
 
 
 def _journalled(extra: Mapping[str, Any]) -> tuple[int, Shape]:

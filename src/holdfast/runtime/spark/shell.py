@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.elastic import Elastic, growth
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -109,6 +110,9 @@ class Shell:
         self.player: FaultPlayer | None = None
         self.requests: Path | None = None
         """The folder in which other processes leave requests; None: nobody can."""
+        self.elastic: Elastic | None = None
+        self.max_nodes = 0
+        self._coming = 0
         self._journalled = dict(journalled)
         self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
@@ -220,6 +224,8 @@ class Shell:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         event = self.history.add(time.time(), kind, fields)
+        if self.elastic is not None:
+            self.elastic.hear(event, self.coordinator.shape, time.monotonic())
         for listener in self.listeners:
             listener(event)
 
@@ -286,6 +292,9 @@ class Shell:
                 self._staged[run.number, report.lane, epoch, report.task] = name
         if damaged := [report.reached for report in reports if report.status == "damaged"]:
             self._fall_back(min(damaged))
+        if self.elastic is not None and run.live is not None:
+            with self._lock:
+                self.elastic.worked(reports)
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
 
@@ -452,6 +461,7 @@ class Shell:
                 self._look()
                 self._lift_if_stuck()
                 self._take_requests()
+                self._scale_by_load()
             except Exception as error:
                 if not self._stopping.is_set():
                     self.fail(RunFailed(f"the nodes cannot be watched any more: {first_line(error)}"))
@@ -466,6 +476,35 @@ class Shell:
                 self.note("request refused", {"reason": each})
             else:
                 self.scale(each.operator, each.to, each.name)
+
+    def _scale_by_load(self) -> None:
+        """Every few seconds the policy looks at what tasks took; what it asks for may need nodes, which are asked for.
+
+        Standby nodes are there already: those that come now take their place.
+        """
+        now = time.monotonic()
+        if self.elastic is None or not self.elastic.due(now):
+            return
+        with self._lock:
+            wanted, hopeless = self.elastic.decide(now)
+            coordinator = self.coordinator
+            more = growth(wanted, coordinator.shape, coordinator.declared)
+            for each in hopeless:
+                self.note("cannot scale", {"task": str(each.task), "why": each.why})
+            if more:
+                self.want_nodes(more)
+            for request in wanted:
+                self.tell(request)
+
+    def want_nodes(self, count: int) -> None:
+        """Ask for so many more nodes, as far as the job may grow."""
+        room = self.max_nodes - len(self.coordinator.standing.nodes) - self._coming
+        count = min(count, room)
+        if count <= 0:
+            return
+        given = self.cluster.grow(count)
+        self._coming += count if given else 0
+        self.note("nodes wanted", {"count": count, "given": given, "most": self.max_nodes})
 
     def scale(self, operator: str, to: int, request: str, why: str = "asked for") -> None:
         """Ask for another number of tasks; the history tells under ``request`` what became of it."""
@@ -489,6 +528,7 @@ class Shell:
                 self._called_off.update(self._groups.values())
                 self.tell(NodesLost(tuple(lost), "executor lost"))
             if joined:
+                self._coming = max(0, self._coming - len(joined))
                 self.tell(NodesJoined(tuple(joined)))
         if lost:
             for group, number in groups.items():
