@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_job import ROWS, counting, expected, finished, numbers, totals
+from commands import HOLDFAST
+from test_job import ROWS, counting, expected, finished, keyed, numbers, totals
 
 from holdfast import operators as op
 from holdfast.errors import Infeasible, Invalid
@@ -19,14 +23,13 @@ from holdfast.runtime.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
 from holdfast.state.verify import verify
+from holdfast.topology import Task
 
 pytestmark = pytest.mark.spark
 
 
 def counts_only(parallelism: int = 2) -> Pipeline:
     """The scaled operator is the sink: its tasks' output files change names."""
-    from test_job import keyed
-
     return Pipeline(
         op.source("rows", keyed, parallelism=2),
         op.step(
@@ -121,3 +124,58 @@ def test_what_cannot_be_scaled_is_said_at_once(spark: Any, tmp_path: Path) -> No
     finished(job)
     with pytest.raises(Infeasible, match="the job has ended"):
         job.scale("counts", 2)
+
+
+def test_the_command_scales_a_job_that_runs(spark: Any, tmp_path: Path) -> None:
+    job = start(numbers(spark), counting(), store=tmp_path, nodes=2, checkpoint_every=5)
+    try:
+        out = command("scale", str(tmp_path), "counts", "--to", "3", "--format", "json")
+        assert json.loads(out.stdout)["tasks"] == 3 and out.returncode == 0
+        assert job.status["tasks"]["counts"] == 3
+        again = command("scale", str(tmp_path), "counts", "--to", "3")
+        assert again.stdout.strip() == "counts has 3 tasks already"
+        wrong = command("scale", str(tmp_path), "all", "--to", "2")
+        assert wrong.returncode == 2 and "has no key, so its state cannot be cut" in wrong.stderr
+        head = job.scale("counts", 1)["epoch"]
+    finally:
+        job.stop()
+    answered = totals(tmp_path)
+    assert len(answered) > head and answered == expected(len(answered))
+    gone = command("scale", str(tmp_path), "counts", "--to", "2")
+    assert gone.returncode == 2 and "no job is running here" in gone.stderr
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HOLDFAST, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_busy_job_scales_itself_out_onto_standby_nodes(spark: Any, tmp_path: Path) -> None:
+    """With a threshold that anything exceeds, and no more than three tasks."""
+    policy = {"every": 0.5, "settle": 0.5, "threshold": 0.0005, "reports": 1, "low_reports": 50, "max_parallelism": 3}
+    job = start(
+        numbers(spark), counting(), store=tmp_path, nodes=2, max_nodes=4, pool=1, checkpoint_every=5, elastic=policy
+    )
+    try:
+        until = time.monotonic() + 60
+        while job.status["tasks"]["counts"] < 3 and time.monotonic() < until and job.isActive:
+            time.sleep(0.05)
+        assert job.status["tasks"]["counts"] == 3
+        assert len(job.status["nodes"]) >= 3
+        # The new tasks are on the node that stood by, at least one of them.
+        assert any(home.node == "node-2" for home in job.shell.coordinator.standing.homes.values())
+    finally:
+        job.stop()
+    answered = totals(tmp_path)
+    assert answered == expected(len(answered))
+    assert "above 0%" in next(e["why"] for e in read_history(tmp_path) if e["kind"] == "scaled")
+
+
+def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: Any, tmp_path: Path) -> None:
+    job = start(
+        numbers(spark), counts_only(), store=tmp_path, nodes=4, epochs=24, checkpoint_every=100, parallel_recovery=2
+    )
+    at_epochs(job, {11: lambda: job.shell.cluster.kill(job.shell.coordinator.standing.homes[Task("counts", 1)].node)})
+    finished(job)
+    told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
+    assert len(told) == 1 and "counts/1" in told[0]["tasks"]
+    assert rows(tmp_path) == running_counts(24)
