@@ -168,7 +168,7 @@ class Rescaling:
         self._record(
             "replay",
             run=self._replaying,
-            first=run.first,
+            first=min(run.first, run.last),
             last=run.last,
             tasks=[str(work.task) for work in works if work.lane == "replica"],
             on_the_side=[str(work.task) for work in works if work.lane == "side"],

@@ -55,7 +55,7 @@ class LogicalNodes:
         self._root = root
         self._rejoin_after = rejoin_after
         self._died: dict[str, float] = {}
-        self._cores = max(1, min(cores, count))
+        self._cores = cores
         self._names = [f"node-{number}" for number in range(count)]
         self._lives = dict.fromkeys(self._names, 0)
         self._alive: set[str] = set()
@@ -73,7 +73,8 @@ class LogicalNodes:
         return lost, joined
 
     def places(self) -> Mapping[str, str]:
-        return {name: f"slot-{self._names.index(name) % self._cores}" for name in self._alive}
+        slots = max(1, min(self._cores, len(self._names)))
+        return {name: f"slot-{self._names.index(name) % slots}" for name in self._alive}
 
     def location(self, place: str) -> str | None:
         return None

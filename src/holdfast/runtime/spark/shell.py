@@ -188,8 +188,20 @@ class Shell:
         """Pass an event on and carry out the answer; long work goes to its own thread."""
         with self._changed:
             for instruction in self.coordinator.handle(event):
+                if isinstance(instruction, Reshape) and not self._put_down(instruction.shape):
+                    break
                 self._carry_out(instruction)
             self._changed.notify_all()
+
+    def _put_down(self, shape: Shape) -> bool:
+        """Nothing that follows may happen without it in the store: else the job ends, and starts in the old shape."""
+        try:
+            self.writer.commit_shape(shape.to_json())
+        except HoldfastError as error:
+            self.coordinator.halted = True
+            self.fail(error)
+            return False
+        return True
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -207,8 +219,6 @@ class Shell:
                 self.writer.trim(epoch)
                 oldest = min(epoch, self._oldest())
                 self._journalled = {e: held for e, held in self._journalled.items() if e > oldest}
-            case Reshape(shape):
-                self.writer.commit_shape(shape.to_json())
             case Halt(message):
                 self.fail(RunFailed(message))
 
