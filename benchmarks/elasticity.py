@@ -132,7 +132,7 @@ def totals(trace: Trace) -> str:
         f"latency p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, most {worst:.1f} s; "
         f"{kinds.count(ScaleOut)} tasks split, {kinds.count(ScaleIn)} pairs merged in {len(trace.changes)} changes, "
         f"{kinds.count(CannotScale)} given up; {sum(1 for w in waits if w > 0)} changes waited for nodes, "
-        f"at most {max(waits, default=0):.0f} s"
+        f"at most {max(waits, default=0):.0f} s; {trace.nodes.min()} to {trace.nodes.max()} nodes in use"
     )
 
 
@@ -291,14 +291,16 @@ def pool(options: argparse.Namespace) -> list[Chart]:
     for name, policy in kinds:
         trace = run(replace(setting, pool=policy))
         waits = [granted for _, granted, _ in trace.changes]
-        p50, p95, p99 = trace.percentile(50, 95, 99)
+        p50, p95, p99 = trace.percentile(50, 95, 99, until=trace.time[-1] if options.profile else options.seconds)
         idle = trace.standby.sum() / 3600
         points.append((name, idle, p99))
         waited = (sum(1 for w in waits if w > 0), f"{np.mean(waits):.0f}", f"{max(waits):.0f}")
         rows.append((name, len(waits), *waited, *shown(p50, p95, p99), f"{idle:.2f}", f"{trace.standby[-1]}"))
     waited_head = ("changes", "that waited", "mean wait s", "most s")
     table(("standby", *waited_head, "p50 s", "p95 s", "p99 s", "standby hours", "standby at the end"), rows)
-    print(f"standby hours include nodes on their way; a node takes {options.provisioning:.0f} s")
+    print(
+        f"standby hours include nodes on their way; a node takes {options.provisioning:.0f} s; latency is of the rise"
+    )
     fixed = Series("fixed", [p[1] for p in points[:-1]], [p[2] for p in points[:-1]])
     return [
         Chart(
@@ -354,8 +356,8 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], list[Chart]], float, fl
     "rise": (rise, 350, 600),
     "latency": (latency, 350, 0),
     "open": (open_loop, 350, 0),
-    "sweep": (sweep, 64, 0),
-    "manual": (manual, 115, 0),
+    "sweep": (sweep, 64, 300),
+    "manual": (manual, 115, 300),
     "pool": (pool, 350, 5400),
     "steady": (steady, 1, 0),
 }
@@ -379,7 +381,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--expressways", type=float, help="350 for rise, latency and pool, 64 for sweep, 115 for manual"
     )
     parser.add_argument("--seconds", type=float, default=2000.0, help="how long the rise takes")
-    parser.add_argument("--hold", type=float, help="seconds at the peak after it (rise: 600, pool: 5400)")
+    parser.add_argument(
+        "--hold", type=float, help="seconds at the peak after it (rise 600, sweep and manual 300, pool 5400)"
+    )
     parser.add_argument("--profile", type=Path, help="counts a minute (CSV, may be .gz): its busiest day is played")
     parser.add_argument("--peak", type=float, help="rows/s at the peak of the profile")
     parser.add_argument("--threshold", type=float, default=0.7)

@@ -45,6 +45,20 @@ def test_a_report_at_the_threshold_or_a_dip_in_between_is_none() -> None:
     assert rounds(scaler_of(1), [0.7], [0.7], [0.9], [0.6], [0.9]) == [[]] * 5
 
 
+def test_reports_around_a_gap_are_not_consecutive() -> None:
+    """A task that was down, or moved, starts afresh; one that reports a little late does not."""
+    scaler = scaler_of(1)
+    assert rounds(scaler, [0.9]) == [[]]
+    assert rounds(scaler, [0.9], start=60.0) == [[]]
+    assert len(rounds(scaler, [0.9], start=66.0)[0]) == 1
+
+
+def test_the_same_report_twice_counts_once() -> None:
+    scaler = scaler_of(1)
+    report = LoadReport(Task("O", 0), 5.0, 5.0, 4.5)
+    assert scaler.observe([report]) == scaler.observe([report]) == []
+
+
 def test_nothing_is_decided_while_a_change_is_under_way_nor_from_reports_of_before_it() -> None:
     scaler = scaler_of(1, settle=0.0)
     assert rounds(scaler, [0.9], [0.9])[1]

@@ -26,6 +26,7 @@ COMMANDS = {
     "advise": "Which resiliency strategy an uptime SLA calls for, and what it costs.",
     "emulate": "Does each strategy, run as the advisor says, keep the uptime that it was sized for?",
     "assess": "Which operators the answer depends on, measured by losing their data on purpose.",
+    "bench": "How many expressways of Linear Road this machine sustains.",
     "generate": "A random topology, with the knobs of the paper's evaluation.",
     "state": "Show a task's state at a checkpoint.",
     "store": "Look into a durable store: its checkpoints, journal and outputs.",

@@ -148,8 +148,10 @@ class Scaler:
         slack = 1e-6 * report.seconds  # intervals that adjoin may differ in the last digit
         if report.began < watched.since - slack or report.at <= watched.newest.get(number, -float("inf")):
             return
-        watched.newest[number] = report.at
         recent = watched.recent.setdefault(number, deque(maxlen=self.policy.low_reports))
+        if report.began > watched.newest.get(number, report.began) + report.seconds / 2:
+            recent.clear()  # it was away for a while: what it did before is not consecutive
+        watched.newest[number] = report.at
         recent.append(report.utilisation)
 
     def _last(self, watched: _Watched, number: int) -> list[float]:

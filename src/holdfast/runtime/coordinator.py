@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
-from holdfast.fidelity import output_fidelity
 from holdfast.recovery import place, recover, room
 from holdfast.runtime.events import (
     CapacityLifted,
@@ -35,14 +34,14 @@ from holdfast.runtime.events import (
     Trim,
     Work,
 )
-from holdfast.runtime.lanes import exact_works, tentative_works
+from holdfast.runtime.lanes import answered, exact_works, tentative_works
 from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.replay import Copy, Keep, replay
 from holdfast.runtime.rescaling import HANDOVER, Rescaling
 from holdfast.runtime.scaling import Scaling
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, reshaped, why_not
-from holdfast.runtime.standing import Home, Standing
+from holdfast.runtime.standing import Fork, Home, Standing
 from holdfast.topology import Task, Topology
 
 PATIENCE = 5
@@ -175,7 +174,7 @@ class Coordinator(Rescaling):
     def forks(self) -> frozenset[int]:
         """The tentative forks that may still be asked for, those that runs under way begin included."""
         begun = {work.fork for run in self.runs.values() for work in run.works if work.lane == "tentative"}
-        return frozenset(fork for _, fork in self.standing.forks.values()) | begun
+        return frozenset(fork.number for fork in self.standing.forks.values()) | begun
 
     @property
     def _keep(self) -> Keep:
@@ -341,7 +340,9 @@ class Coordinator(Rescaling):
         home = standing.homes.get(task)
         if work.lane == "tentative":
             if home is not None and home.node == work.node:
-                standing.forks[task] = (work.last, work.fork)
+                fork = standing.forks.get(task)
+                base = fork.base if fork is not None and fork.number == work.fork else work.start
+                standing.forks[task] = Fork(work.fork, base, work.last, work.fidelity * (work.last - base))
             return
         if work.lane == "side":
             if side_holds:
@@ -385,7 +386,7 @@ class Coordinator(Rescaling):
         lanes = [work.lane for work in run.works]
         active = {work.task for work in run.works if work.lane in ("exact", "tentative")}
         absent = [task for task in self.standing.tasks if task not in active]
-        answer = output_fidelity(self._measured, absent) if absent or "tentative" in lanes else None
+        fidelity, queries = answered(self._measured, run.works) if absent or "tentative" in lanes else (1.0, {})
         self._record(
             "epoch",
             epoch=run.live,
@@ -397,8 +398,8 @@ class Coordinator(Rescaling):
                 **{str(work.task): "tentative" for work in run.works if work.lane == "tentative"},
                 **{str(task): "absent" for task in absent},
             },
-            fidelity=answer.fidelity if answer else 1.0,
-            queries=answer.queries if answer else {},
+            fidelity=fidelity,
+            queries=queries,
             rows_in=sum(report.rows_in for report in reports if not self.topology.inputs_of(report.task.operator)),
             state_bytes=sum(report.state_bytes for report in reports if report.lane == "exact"),
             state_rows=sum(report.state_rows for report in reports if report.lane == "exact"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.fidelity import losses
+from holdfast.fidelity import losses, priorities, shares
 from holdfast.runtime.events import Lane, Origin, Work
 from holdfast.runtime.replay import Keep, feeding, upward
-from holdfast.runtime.standing import Standing
+from holdfast.runtime.standing import Fork, Standing
 from holdfast.topology import Task, Topology
 
 Mask = NDArray[np.bool_]
@@ -47,6 +47,8 @@ def tentative_works(
 
     ``run`` names the forks that begin now; ``measured``: the topology with the rates by which fidelity is told;
     ``mute``: tasks that cannot cope with incomplete input. Works that no query would hear are left out.
+    The fidelity of an answer is that of all that its fork was given since it began, on average over the epochs: when
+    everything upstream is back, what was missed meanwhile is missing still.
     """
     topology = standing.topology
     able = [
@@ -60,16 +62,35 @@ def tentative_works(
     left = 1.0 - losses(measured, topology.mask(task for task in absent if not exact[topology.index[task]]))[0]
     works = []
     for task in able:
-        fidelity = float(left[topology.index[task]])
-        if fidelity <= 0:
+        given = float(left[topology.index[task]])
+        if given <= 0:
             continue
-        home = standing.homes[task]
-        start, fork = standing.forks.get(task, (-1, 0))
+        home, fork = standing.homes[task], standing.forks.get(task)
         origin: Origin = "local"
-        if start < home.position or task not in standing.forks:
-            start, fork, origin = home.position, run, "checkpoint" if home.fresh else "fork"
-        works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=fidelity, fork=fork))
+        if fork is None or fork.reached < home.position:
+            fork, origin = Fork(run, home.position, home.position, 0.0), "checkpoint" if home.fresh else "fork"
+        told = (fork.given + given) / (epoch - fork.base)
+        start, number = fork.reached, fork.number
+        works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=told, fork=number))
     return _heard(topology, works, output_tasks)
+
+
+def answered(measured: Topology, works: Iterable[Work]) -> tuple[float, dict[str, float]]:
+    """The fidelity of an epoch's answers, over all queries by priority and of each, from what its sinks were told.
+
+    Each task of a query counts by its rate: wholly where it is exact, by its stamp where tentative, else not at all.
+    """
+    told = np.zeros(len(measured.tasks))
+    for work in works:
+        if work.lane in ("exact", "tentative"):
+            told[measured.index[work.task]] = work.fidelity if work.lane == "tentative" else 1.0
+    values = [
+        float(told[measured.span[query.sink]] @ shares(measured.rates[measured.span[query.sink]]))
+        for query in measured.queries
+    ]
+    weights = priorities(measured)
+    names = [query.sink for query in measured.queries]
+    return float(weights @ values / weights.sum()), dict(zip(names, values, strict=True))
 
 
 def _heard(topology: Topology, works: list[Work], output_tasks: Collection[Task]) -> list[Work]:

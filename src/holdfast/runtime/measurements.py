@@ -10,6 +10,9 @@ from holdfast.replication import plan
 from holdfast.runtime.events import ReplicasPlanned, Report
 from holdfast.topology import Task, Topology
 
+MEMORY = 10
+"""Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
+
 
 class Measurements:
     """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured."""
@@ -17,6 +20,7 @@ class Measurements:
     def __init__(self, topology: Topology) -> None:
         self._declared = topology
         self._rates = topology.rates.copy()
+        self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
 
     def reshaped(self, topology: Topology, untouched: Callable[[Task], bool]) -> Measurements:
@@ -26,6 +30,7 @@ class Measurements:
             if untouched(task) and task in self._declared.index:
                 made._rates[topology.index[task]] = self._rates[self._declared.index[task]]
         made._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
+        made._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
         return made
 
     def sources(self, reports: Iterable[Report]) -> None:
@@ -34,11 +39,18 @@ class Measurements:
         for report in reports:
             rows[report.task] = rows.get(report.task, 0) + report.rows_out
         for task, count in rows.items():
-            self._rates[self._declared.index[task]] = count
+            self._add(task, count, 0.0, 1)
 
     def task(self, task: Task, report: Report, epochs: int) -> None:
-        self._rates[self._declared.index[task]] = report.rows_out / epochs
-        self._seconds[task] = report.seconds / epochs
+        self._add(task, report.rows_out, report.seconds, epochs)
+
+    def _add(self, task: Task, rows: int, seconds: float, epochs: int) -> None:
+        """A plain mean at first, then one that forgets: each epoch weighs a tenth of all before it."""
+        known = min(self._epochs.get(task, 0), max(MEMORY - epochs, 0))
+        index, total = self._declared.index[task], known + epochs
+        self._rates[index] = (self._rates[index] * known + rows) / total
+        self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
+        self._epochs[task] = self._epochs.get(task, 0) + epochs
 
     def topology(self) -> Topology:
         """The topology with the measured rates in place of the declared ones."""
@@ -54,9 +66,10 @@ class Measurements:
     def replicas_within(self, budget: float) -> ReplicasPlanned:
         """What the planner would replicate within this budget; an average task costs 1."""
         topology = self.topology()
-        busy = sum(self._seconds.values()) / max(1, len(self._seconds))
+        costs = {task: seconds for task, seconds in self._seconds.items() if topology.inputs_of(task.operator)}
+        busy = sum(costs.values()) / max(1, len(costs))
         if busy > 0:
-            topology = with_costs(topology, {task: seconds / busy for task, seconds in self._seconds.items()})
+            topology = with_costs(topology, {task: seconds / busy for task, seconds in costs.items()})
         chosen = plan(topology, budget)
         tasks = tuple(task for task in chosen.replicas if topology.inputs_of(task.operator))
         basis = "measured" if busy > 0 else "declared"

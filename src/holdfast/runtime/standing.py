@@ -28,6 +28,19 @@ class Home:
     fresh: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A tentative branch of a task's state: the run that began it, the exact epoch it began from, how far it has come.
+
+    ``given``: the fidelity of its input, summed over the epochs since; one that it missed counts nothing.
+    """
+
+    number: int
+    base: int
+    reached: int
+    given: float
+
+
 @dataclass(slots=True)
 class Standing:
     """``checkpoint`` and ``head``: the newest durable checkpoint and the newest journalled epoch; -1 when none is."""
@@ -43,8 +56,7 @@ class Standing:
     """The position at which a task that is down was lost."""
     cold: set[Task] = field(default_factory=set)
     """Tasks placed anew whose replay has not come to the failure yet: they know too little to answer tentatively."""
-    forks: dict[Task, tuple[int, int]] = field(default_factory=dict)
-    """How far the tentative fork of a task has come, and which fork it is."""
+    forks: dict[Task, Fork] = field(default_factory=dict)
     side: dict[Task, tuple[str, int]] = field(default_factory=dict)
     buffers: dict[Task, tuple[str, int, int]] = field(default_factory=dict)
     tasks: tuple[Task, ...] = ()

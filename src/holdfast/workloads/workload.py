@@ -66,8 +66,8 @@ class Workload:
     ``pipeline(parallelism=2)`` is what runs. Generated rows are given twice: as SQL text for each input column over
     ``value``, the row's number, ``u0``, ``u1`` ..., as many random draws as there are ``lanes``, and ``words``, those
     of the ``vocabulary`` (``expressions``); and as a function of row numbers without Spark (``rows``). Both give the
-    same rows. ``layers`` are columns that the expressions build upon, each layer on those before it. ``opened`` looks at
-    a file, ``picks`` says which of its columns are read.
+    same rows. ``layers`` are columns that the expressions build upon, each layer on those before. ``opened`` looks at a
+    file, ``picks`` says which of its columns are read.
     """
 
     name: str

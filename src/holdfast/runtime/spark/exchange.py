@@ -48,13 +48,20 @@ class Exchange:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         jvm: Any = context._jvm
-        self._jvm = jvm
+        # Looked up once: each name on the way to a class is a call through the gateway.
         self._convert = jvm.scala.jdk.javaapi.CollectionConverters
         self._bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+        self._java_rdd = jvm.org.apache.spark.api.java.JavaRDD
+        self._pairwise = jvm.PairwiseRDD
+        self._partitioner = jvm.PythonPartitioner
+        self._value_of_pair = jvm.PythonRDD.valueOfPair
+        self._to_java = jvm.org.apache.spark.api.python.SerDeUtil.pythonToJava
+        self._list = jvm.java.util.ArrayList
+        self._pair = jvm.scala.Tuple2
 
     def batch(self, frame: DataFrame) -> tuple[RDD[bytes], int]:
         """A batch as Arrow record batch messages, and the number of its partitions."""
-        java = self._jvm.org.apache.spark.api.java.JavaRDD.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
+        java = self._java_rdd.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
         return RDD(java, self._context, NoOpSerializer()), java.getNumPartitions()
 
     def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
@@ -75,17 +82,15 @@ class Exchange:
 
         mapped: Any = level.mapPartitionsWithIndex(keyed, preservesPartitioning=True)
         mapped._bypass_serializer = True
-        pairs = self._jvm.PairwiseRDD(mapped._jrdd.rdd()).asJavaPairRDD()
+        pairs = self._pairwise(mapped._jrdd.rdd()).asJavaPairRDD()
         # Equal numbers would be one partitioner to Spark, and between two levels of equal width it would not shuffle.
-        partitioner = self._jvm.PythonPartitioner(width, next(_numbers))
-        shuffled = self._jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner))
+        partitioner = self._partitioner(width, next(_numbers))
+        shuffled = self._value_of_pair(pairs.partitionBy(partitioner))
         if all(location is None for location in locations):
             return RDD(shuffled, self._context, NoOpSerializer())
         # The pickled tags are made here and read by pyspark's own workers a moment later; nothing of it is stored.
         tags = pickle.dumps([_TAG] * partitions, protocol=3)
-        anchor = self._jvm.org.apache.spark.api.python.SerDeUtil.pythonToJava(
-            self._located([tags] * width, locations), True
-        )
+        anchor = self._to_java(self._located([tags] * width, locations), True)
         pairwise = _serializers.PairDeserializer(_Raw(), NoOpSerializer())
         zipped: RDD[Any] = RDD(anchor.zip(shuffled), self._context, pairwise)
         return zipped.mapPartitionsWithIndex(_second, preservesPartitioning=True)
@@ -95,14 +100,14 @@ class Exchange:
         return level.mapPartitionsWithIndex(stage).collect()
 
     def _located(self, payloads: Sequence[bytes], locations: Sequence[str | None]) -> Any:
-        pairs = self._jvm.java.util.ArrayList()
+        pairs = self._list()
         for payload, location in zip(payloads, locations, strict=True):
-            names = self._jvm.java.util.ArrayList()
+            names = self._list()
             if location is not None:
                 names.add(location)
-            pairs.add(self._jvm.scala.Tuple2(bytearray(payload), self._convert.asScala(names).toSeq()))
+            pairs.add(self._pair(bytearray(payload), self._convert.asScala(names).toSeq()))
         made = self._context._jsc.sc().makeRDD(self._convert.asScala(pairs).toSeq(), self._bytes)
-        return self._jvm.org.apache.spark.api.java.JavaRDD(made, self._bytes)
+        return self._java_rdd(made, self._bytes)
 
 
 def _second(_: int, pairs: Iterable[Any]) -> Iterator[bytes]:

@@ -31,6 +31,7 @@ SETTINGS = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
+    "spark.sql.codegen.hugeMethodLimit": "8000",
 }
 """Set where the user has not.
 

@@ -13,17 +13,31 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators import Operator, State, StateSchema, TableView
+from holdfast.workloads.linear_road.cars import (
+    FORGET_EVERY,
+    MOST_REPORTS,
+    NONE,
+    TABLES,
+    Cars,
+    forget_cars,
+    keep_cars,
+    known_cars,
+    lane_of,
+    reports_of,
+    road_of,
+    segment_code,
+    speeds_of,
+    visit_of,
+)
 from holdfast.workloads.linear_road.rules import (
     ADDS,
     ASKS,
     ENTERS,
     EVENTS,
     EXIT,
-    LANE_BITS,
     LEAVES,
     MOVES,
     POSITION,
-    POSITION_BITS,
     SEGMENT_BITS,
     STOPPED,
     STOPS,
@@ -34,31 +48,8 @@ from holdfast.workloads.linear_road.rules import (
     share,
 )
 
-NONE = -1
+VISITS = "visits"
 _SEGMENT = (1 << SEGMENT_BITS) - 1
-REPORT_BITS, SPEED_BITS = 11, 22
-MOST_REPORTS = (1 << REPORT_BITS) - 1
-FORGET_EVERY, FORGET_AFTER = 512, 600
-"""Every so many epochs, cars are forgotten that left by an exit lane so many seconds ago."""
-
-CARS, VISITS = "cars", "visits"
-STATE = ("place", "visit", "earlier", "time", "stops")
-
-
-@dataclass(slots=True)
-class Cars:
-    """What is known of some cars, row by row; ``visit`` NONE for cars never seen.
-
-    ``place``: where the last report came from, as ``place_of`` numbers it; ``stops``: how many reports in a row came
-    from there, 4 for more. ``visit``: the last report's segment, with the number and the sum of the speeds that the
-    car reported from there in that minute; ``earlier``: the same for another segment of that minute, or NONE.
-    """
-
-    place: Ints
-    visit: Ints
-    earlier: Ints
-    time: Ints
-    stops: Ints
 
 
 @dataclass(slots=True)
@@ -90,15 +81,8 @@ class Assessment(Operator):
     by = ("vid",)
 
     def __init__(self) -> None:
-        key = pa.schema({"vid": pa.int32()})
-        known = pa.schema(
-            {"place": pa.int64(), "visit": pa.int64(), "earlier": pa.int64(), "time": pa.int32(), "stops": pa.int8()}
-        )
         visit = pa.schema({"vid": pa.int32(), "segment": pa.int32(), "minute": pa.int32()})
-        self.tables = {
-            CARS: StateSchema(key, known),
-            VISITS: StateSchema(visit, pa.schema({"reports": pa.int64(), "speeds": pa.int64()})),
-        }
+        self.tables = {**TABLES, VISITS: StateSchema(visit, pa.schema({"reports": pa.int64(), "speeds": pa.int64()}))}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if not batch.num_rows:
@@ -132,8 +116,8 @@ class Assessment(Operator):
         vid = sorted_ >> 32
         first = np.concatenate([[True], vid[1:] != vid[:-1]])
         starts = np.flatnonzero(first)
-        cars = self._known(pa.table({"vid": pa.array(vid[starts].astype(np.int32))}), state)
         columns = {name: numbers(batch, name)[order] for name in ("time", "spd", "place", "segment")}
+        cars, home = known_cars(vid[starts], columns["time"][starts], state)
         rank = ranks[order]
         added: list[tuple[Ints, Ints, Ints, Ints]] = []
         sizes = np.diff(np.append(starts, len(vid)))
@@ -147,25 +131,9 @@ class Assessment(Operator):
             )  # fmt: skip
         _add_up(added, events)
         _drop_old(state.table(VISITS), int(minute(columns["time"].min())))
-        state.table(CARS).update(
-            pa.table(
-                {
-                    "vid": vid[starts].astype(np.int32),
-                    "place": cars.place,
-                    "visit": cars.visit,
-                    "earlier": cars.earlier,
-                    "time": cars.time.astype(np.int32),
-                    "stops": cars.stops.astype(np.int8),
-                }
-            )
-        )
+        keep_cars(vid[starts], cars, home, state)
         if state.epoch % FORGET_EVERY == FORGET_EVERY - 1:
-            _forget(state, int(columns["time"].max()))
-
-    def _known(self, keys: pa.Table, state: State) -> Cars:
-        found = state.table(CARS).lookup(keys)
-        filled = [_filled(found.column(name)) for name in STATE]
-        return Cars(*filled)
+            forget_cars(state, int(columns["time"].max()))
 
     def _turn(
         self,
@@ -243,38 +211,8 @@ class Assessment(Operator):
         fits = reports < MOST_REPORTS
         more, faster = reports + fits, speeds + speed * fits
         added.append((segment, minutes, reports == 0, share(faster, more) - share(speeds, reports)))
-        cars.visit[who] = (segment << (REPORT_BITS + SPEED_BITS)) | (more << SPEED_BITS) | faster
+        cars.visit[who] = visit_of(segment, more, faster)
         cars.earlier[who] = np.where(again, earlier, np.where(open_, visit, NONE))
-
-
-def place_of(road: Ints, lane: Ints, position: Ints) -> Ints:
-    """A number for an expressway, direction, lane and position."""
-    return (road << (LANE_BITS + POSITION_BITS)) | (lane << POSITION_BITS) | position
-
-
-def road_of(place: Ints) -> Ints:
-    return place >> (LANE_BITS + POSITION_BITS)
-
-
-def lane_of(place: Ints) -> Ints:
-    return (place >> POSITION_BITS) & ((1 << LANE_BITS) - 1)
-
-
-def segment_code(visit: Ints) -> Ints:
-    return visit >> (REPORT_BITS + SPEED_BITS)
-
-
-def reports_of(visit: Ints) -> Ints:
-    return (visit >> SPEED_BITS) & MOST_REPORTS
-
-
-def speeds_of(visit: Ints) -> Ints:
-    return visit & ((1 << SPEED_BITS) - 1)
-
-
-def _filled(column: pa.ChunkedArray) -> Ints:
-    whole = column.fill_null(NONE) if column.null_count else column
-    return np.array(whole.to_numpy(), np.int64)
 
 
 def _add_up(added: list[tuple[Ints, Ints, Ints, Ints]], events: Events) -> None:
@@ -305,8 +243,8 @@ def _add_up(added: list[tuple[Ints, Ints, Ints, Ints]], events: Events) -> None:
 def _third(visits: TableView, vid: Ints, segment: Ints, minutes: Ints, on: Ints) -> tuple[Ints, Ints]:
     """What cars reported before from a segment that they come back to after two others, all in one minute."""
     found = visits.lookup(_visit_keys(vid[on], segment[on], minutes[on]))
-    reports, speeds = (_filled(found.column(name)) for name in ("reports", "speeds"))
-    return np.maximum(reports, 0), np.maximum(speeds, 0)
+    reports, speeds = (found.column(name).fill_null(0).to_numpy() for name in ("reports", "speeds"))
+    return reports, speeds
 
 
 def _put_aside(visits: TableView, vid: Ints, earlier: Ints, minutes: Ints) -> None:
@@ -327,10 +265,3 @@ def _drop_old(visits: TableView, current: int) -> None:
 def _visit_keys(vid: Ints, segment: Ints, minutes: Ints) -> pa.Table:
     columns = {"vid": vid, "segment": segment, "minute": minutes}
     return pa.table({name: values.astype(np.int32) for name, values in columns.items()})
-
-
-def _forget(state: State, now: int) -> None:
-    """A car that left by an exit lane and is silent since is gone: should it come back, it enters as a new one does."""
-    held = state.table(CARS).scan()
-    gone = (lane_of(numbers(held, "place")) == EXIT) & (numbers(held, "time") < now - FORGET_AFTER)
-    state.table(CARS).delete(held.select(["vid"]).filter(pa.array(gone)))

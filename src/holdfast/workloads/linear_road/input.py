@@ -81,6 +81,6 @@ def _ordered(found: pl.DataFrame, path: str) -> pl.DataFrame:
         tuples = found.cast(pl.Int32)
     except pl.exceptions.PolarsError as error:
         raise Invalid(f"{path}: numbers of up to 32 bits are needed: {str(error).splitlines()[0]}") from None
-    if (tuples["time"] < 0).any():
-        raise Invalid(f"{path}: Time must be 0 or more, found {tuples['time'].min()}")
+    if (early := tuples["time"].filter(tuples["time"] < 0)).len():
+        raise Invalid(f"{path}: Time must be 0 or more, found {early[0]}")
     return tuples.sort("time", maintain_order=True)

@@ -10,8 +10,9 @@ import pyarrow as pa
 from holdfast import operators as op
 from holdfast.operators import Operator, Pipeline, State
 from holdfast.workloads.linear_road.account import ASSESSMENT, CALCULATOR, Account
-from holdfast.workloads.linear_road.assessment import Assessment, place_of
+from holdfast.workloads.linear_road.assessment import Assessment
 from holdfast.workloads.linear_road.calculator import Calculator
+from holdfast.workloads.linear_road.cars import place_of
 from holdfast.workloads.linear_road.rules import (
     ANSWERS,
     BALANCE,

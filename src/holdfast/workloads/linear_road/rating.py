@@ -33,6 +33,9 @@ RATE = PEAK // CYCLE
 HOPELESS = 30.0
 """A job that is so many seconds behind while it warms up will not keep up."""
 LATENCIES = "latencies.parquet"
+PERCENTILES = (50, 95, 99, 100)
+Percentiles = tuple[int, float, float, float, float]
+"""A second, and the percentiles of latency of the answers to its tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Peak:
     most: float | None
     behind: float | None
     epochs: int
-    series: tuple[tuple[int, float, float, float, float], ...] = ()
+    series: tuple[Percentiles, ...] = ()
 
     @property
     def sustained(self) -> bool:
@@ -159,11 +162,13 @@ def measured(folder: Path, expressways: int, load: Load, behind: float | None) -
     second = answers.column("time").to_numpy() - RAMP * CYCLE
     counted = (second >= load.warm_up) & (second < load.warm_up + load.seconds)
     latency, second = answers.column("latency").to_numpy()[counted], second[counted]
-    found = np.percentile(latency, [50, 95, 99, 100]).tolist() if len(latency) else [None] * 4
-    return Peak(
-        expressways, RATE * expressways, load.seconds, len(latency), *found, behind, len(published),
-        tuple(_series(second, latency)),
-    )  # fmt: skip
+    found: list[float | None] = [None] * len(PERCENTILES)
+    if len(latency):
+        found = np.percentile(latency, PERCENTILES).tolist()
+    p50, p95, p99, most = found
+    series = tuple(_series(second, latency))
+    rate = RATE * expressways
+    return Peak(expressways, rate, load.seconds, len(latency), p50, p95, p99, most, behind, len(published), series)
 
 
 def _latencies(files: Iterable[Path], published: dict[int, float], origin: float) -> pa.Table:
@@ -176,11 +181,13 @@ def _latencies(files: Iterable[Path], published: dict[int, float], origin: float
     return answers.append_column("latency", pa.array(left[which] - due if len(left) else due))
 
 
-def _series(second: NDArray[np.int64], latency: NDArray[np.float64]) -> Iterable[tuple[int, float, float, float, float]]:
+def _series(
+    second: NDArray[np.int64], latency: NDArray[np.float64]
+) -> Iterable[tuple[int, float, float, float, float]]:
     order = np.argsort(second, kind="stable")
     there, starts = np.unique(second[order], return_index=True)
     for each, mine in zip(there.tolist(), np.split(latency[order], starts[1:]), strict=True):
-        p50, p95, p99, most = np.percentile(mine, [50, 95, 99, 100]).tolist()
+        p50, p95, p99, most = np.percentile(mine, PERCENTILES).tolist()
         yield each, p50, p95, p99, most
 
 

@@ -170,7 +170,8 @@ def layers(make: Numpy | SparkSql, expressways: int) -> list[Callable[[dict[str,
         }
 
     def pair(c: dict[str, Column]) -> dict[str, Column]:
-        asks = make.choose(make.same(c["slot"] // 2 % ASKING, ASKING - 1), 1, 0)
+        # Shifted from second to second, so that there are some while slots are few; the first pair never asks.
+        asks = make.choose(make.same((c["slot"] // 2 + c["second"] * 7) % ASKING, ASKING - 1), 1, 0)
         driving = c["slot"] // 2 - asks
         return {"asks": asks, "side": c["slot"] % 2, "driving": driving, "pair": driving * CYCLE + c["second"]}
 
