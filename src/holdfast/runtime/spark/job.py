@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.elasticity import Policy
+from holdfast.elasticity import Policy, Pool, PoolPolicy
 from holdfast.errors import HoldfastError, Infeasible, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
@@ -83,8 +83,9 @@ def start(
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
     ``parallel_recovery``: a lost task whose state can be cut by key and that has a long replay before it comes back as
     so many tasks. ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True:
-    the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: so many of them stand by
-    without tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
+    the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them
+    stand by without tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when
+    None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
     over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
@@ -192,8 +193,10 @@ def _started(
     if "://" not in place.url:
         shell.requests = directory
         for each in asked(directory):
-            shell.note("request refused", {"reason": f"{each}: it was left when no job was running"})
+            left = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
+            shell.note("request refused", {"reason": f"{left}: it was left when no job was running"})
     shell.max_nodes = max_nodes
+    shell.pool = Pool(PoolPolicy(least=pool, most=max_nodes - settings.nodes if pool else 0))
     if elastic:
         shell.elastic = _elastic(elastic, coordinator, settings.nodes, max_nodes)
     if faults:
@@ -204,7 +207,7 @@ def _started(
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
-    shell.want_nodes(pool)
+    shell.provide_nodes()
     return handle
 
 

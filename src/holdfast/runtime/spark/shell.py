@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.elasticity import Pool, PoolPolicy
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.elastic import Elastic, growth
@@ -111,8 +112,8 @@ class Shell:
         self.requests: Path | None = None
         """The folder in which other processes leave requests; None: nobody can."""
         self.elastic: Elastic | None = None
+        self.pool = Pool(PoolPolicy(least=0, most=0))
         self.max_nodes = 0
-        self._coming = 0
         self._journalled = dict(journalled)
         self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
@@ -488,10 +489,7 @@ class Shell:
                 self.scale(each.operator, each.to, each.name)
 
     def _scale_by_load(self) -> None:
-        """Every few seconds the policy looks at what tasks took; what it asks for may need nodes, which are asked for.
-
-        Standby nodes are there already: those that come now take their place.
-        """
+        """Every few seconds the policy looks at what tasks took; what it asks for may need nodes."""
         now = time.monotonic()
         if self.elastic is None or not self.elastic.due(now):
             return
@@ -501,19 +499,22 @@ class Shell:
             more = growth(wanted, coordinator.shape, coordinator.declared)
             for each in hopeless:
                 self.note("cannot scale", {"task": str(each.task), "why": each.why})
-            if more:
-                self.want_nodes(more)
+            self.provide_nodes(more)
             for request in wanted:
                 self.tell(request)
 
-    def want_nodes(self, count: int) -> None:
-        """Ask for so many more nodes, as far as the job may grow."""
-        room = self.max_nodes - len(self.coordinator.standing.nodes) - self._coming
-        count = min(count, room)
+    def provide_nodes(self, needed: int = 0) -> None:
+        """So many are needed now: those that stand by are there, others are asked for, as far as the job may grow."""
+        now = time.monotonic()
+        if needed:
+            self.pool.request(now, needed)
+        room = self.max_nodes - len(self.coordinator.standing.nodes) - self.pool.coming
+        count = min(self.pool.wanted(now), room)
         if count <= 0:
             return
         given = self.cluster.grow(count)
-        self._coming += count if given else 0
+        if given:
+            self.pool.ordered(now, count)
         self.note("nodes wanted", {"count": count, "given": given, "most": self.max_nodes})
 
     def scale(self, operator: str, to: int, request: str, why: str = "asked for") -> None:
@@ -536,9 +537,11 @@ class Shell:
                 lost, joined = [*lost, *again], [*joined, *more]
                 groups = dict(self._groups)
                 self._called_off.update(self._groups.values())
+                self.pool.lost(lost)
                 self.tell(NodesLost(tuple(lost), "executor lost"))
             if joined:
-                self._coming = max(0, self._coming - len(joined))
+                if self.pool.coming:
+                    self.pool.arrived(time.monotonic(), joined)
                 self.tell(NodesJoined(tuple(joined)))
         if lost:
             for group, number in groups.items():
