@@ -5,7 +5,8 @@
 
 ``scaling``: a keyed count over ``--keys`` keys goes from 2 to 4 tasks and back. The longest time between two answers
 around the change is set against that of the plain way: stop the job, start it again with another parallelism (its store
-is migrated). Without a change the longest time between two answers is in the first row.
+is migrated), within one program, so that Spark need not be started again. Without a change the longest time between two
+answers is in the first row.
 
 ``recovery``: the one task of an operator is lost after ``--epochs`` epochs without a checkpoint, on ``local[2]`` with
 logical nodes, so that its replay is all there is to do and two cores are there to do it. Seconds from the loss until
@@ -231,7 +232,7 @@ def measured(action: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What scaling costs and parallel recovery gains.")
     parser.add_argument("--only", choices=("scaling", "recovery", "reading"))
-    parser.add_argument("--keys", type=int, default=500_000)
+    parser.add_argument("--keys", type=int, default=2_000_000)
     parser.add_argument("--rows", type=int, default=50_000, help="rows an epoch of scaling")
     parser.add_argument("--epochs", type=int, default=40, help="epochs to replay of recovery")
     parser.add_argument("--replayed-rows", type=int, default=60_000, help="rows an epoch of recovery")
