@@ -183,7 +183,7 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
 
 
 def test_executors_that_are_killed_while_the_command_scales(tmp_path: Path) -> None:
-    """A whole program on real executors: one dies as soon as new tasks are on their way, and it is done all the same."""
+    """A whole program on real executors: one is killed around the change, and it is done all the same."""
     options = Options(epochs=16, rate=300, seed=3)
     words = f"--epochs {options.epochs} --rate {options.rate} --seed {options.seed} --checkpoint-every 4".split()
     where = ["--master", "local-cluster[3,1,900]", "--parallelism", "2", "--out", str(tmp_path)]
