@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from total import Total
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
@@ -47,24 +48,6 @@ def counting(parallelism: int = 2, function: Callable[[pa.Table], pa.Table] = ke
         ),
         op.step("all", Total(), "counts"),
     )
-
-
-class Total(op.Operator):
-    """The number of changed keys so far, and the sum of their counts as they changed: depends on every row before."""
-
-    def __init__(self) -> None:
-        key, value = pa.schema([("one", pa.int64())]), pa.schema([("keys", pa.int64()), ("sum", pa.int64())])
-        self.tables = {"state": op.StateSchema(key, value)}
-
-    def process(self, batch: pa.Table, state: op.State) -> pa.Table | None:
-        if not batch.num_rows:
-            return None
-        before = state.lookup(pa.table({"one": [1]}))
-        keys = (before["keys"][0].as_py() or 0) + batch.num_rows
-        total = (before["sum"][0].as_py() or 0) + pc.sum(batch["count"]).as_py()
-        row = pa.table({"one": [1], "keys": [keys], "sum": [total]})
-        state.update(row)
-        return row.select(["keys", "sum"])
 
 
 def expected(epochs: int, rows: int = ROWS) -> list[tuple[int, int, int]]:
@@ -172,6 +155,16 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(spark: Any, tmp_
     events = list(read_history(tmp_path))
     assert any(event["kind"] == "damaged" and event["file"] for event in events)
     assert any(event["kind"] == "checkpoint lost" for event in events)
+
+
+def test_a_full_store_holds_the_stream_up_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
+    faults = parse_faults("fill store at epoch 3 for 2s; fill store at epoch 6 for 2s")
+    finished(start(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=9, checkpoint_every=2, faults=faults))
+    assert totals(tmp_path) == expected(9)
+    events = list(read_history(tmp_path))
+    refused = [event["message"] for event in events if event["kind"] == "store unusable"]
+    assert refused and all("No space left" in message for message in refused)
+    assert len(refused) == len([event for event in events if event["kind"] == "store usable"])
 
 
 def test_a_function_that_raises_names_itself_and_can_be_mended(spark: Any, tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ def test_scaled_out_and_in_with_nodes_that_die_the_answers_stay(spark: Any, tmp_
         job,
         {
             1: asks(job, "counts", 4),
-            5: lambda: job.shell.cluster.kill("node-1"),
+            5: lambda: job.shell.cluster.kill(["node-1"]),
             8: asks(job, "counts", 1),
-            9: lambda: job.shell.cluster.kill("node-0"),
+            9: lambda: job.shell.cluster.kill(["node-0"]),
             13: asks(job, "counts", 3),
         },
     )
@@ -175,7 +175,7 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
     job = start(
         numbers(spark), counts_only(), store=tmp_path, nodes=4, epochs=18, checkpoint_every=100, parallel_recovery=2
     )
-    at_epochs(job, {11: lambda: job.shell.cluster.kill(job.shell.coordinator.standing.homes[Task("counts", 1)].node)})
+    at_epochs(job, {11: lambda: job.shell.cluster.kill([job.shell.coordinator.standing.homes[Task("counts", 1)].node])})
     finished(job)
     told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
     assert len(told) == 1 and "counts/1" in told[0]["tasks"]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from total import Total
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
@@ -30,23 +31,6 @@ pytestmark = pytest.mark.spark
 ROWS, KEYS, EPOCHS = 320, 64, 9
 LOST, BACK = 3, 7
 DEADLINE = 200.0
-
-
-class Total(op.Operator):
-    """Keys that changed so far, and the sum of their counts as they changed: depends on every row before."""
-
-    def __init__(self) -> None:
-        key, value = pa.schema([("one", pa.int64())]), pa.schema([("keys", pa.int64()), ("sum", pa.int64())])
-        self.tables = {"state": op.StateSchema(key, value)}
-
-    def process(self, batch: pa.Table, state: op.State) -> pa.Table | None:
-        if not batch.num_rows:
-            return None
-        before = state.lookup(pa.table({"one": [1]}))
-        keys = (before["keys"][0].as_py() or 0) + batch.num_rows
-        total = (before["sum"][0].as_py() or 0) + pc.sum(batch["count"]).as_py()
-        state.update(pa.table({"one": [1], "keys": [keys], "sum": [total]}))
-        return pa.table({"keys": [keys], "sum": [total]})
 
 
 def keyed(batch: pa.Table) -> pa.Table:

@@ -274,3 +274,9 @@ def test_latency_counts_from_the_second_of_the_tuple_to_the_output(tmp_path: Pat
 
 def test_one_late_answer_is_one_too_many(tmp_path: Path) -> None:
     assert not run_of(tmp_path, [1.0, 1.0, 1.0, 5.1, 1.0, 1.0]).sustained
+
+
+def test_a_run_that_was_given_up_is_not_sustained(tmp_path: Path) -> None:
+    peak = run_of(tmp_path, [1.0])
+    assert (peak.answers, peak.most, peak.series) == (0, None, ())
+    assert not peak.sustained

@@ -285,7 +285,7 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
     epochs: set[int] = set()
     lost: list[str] = []
     latencies = []
-    recovered = True
+    recovered, over = True, False
     for event in read_history(folder):
         match event["kind"]:
             case "epoch":
@@ -294,10 +294,14 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
                 epochs.add(event["epoch"])
                 tentative_epochs += event["tentative"] > 0
                 recovered = not event["absent"] and not event["tentative"]
+            case "stopped":
+                over = True
+            case "started":
+                over = False
             case "nodes lost":
                 failures += 1
                 lost += event["nodes"]
-                recovered = False
+                recovered = recovered and over  # what goes when the job has ended takes nothing with it
             case "answered":
                 latencies.append(event["seconds"])
             case "checkpoint":

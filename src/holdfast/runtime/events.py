@@ -167,12 +167,13 @@ class Report:
     """What became of one work. ``reached``: the last epoch whose version is committed on the node.
 
     ``damaged``: the durable checkpoint it was to start from is not whole; ``CheckpointLost`` must be told first.
+    ``unusable``: the store took nothing more; the run is to be repeated, after a while.
     """
 
     task: Task
     lane: Lane
     node: str
-    status: Literal["committed", "missing", "blocked", "damaged", "failed"]
+    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "failed"]
     reached: int
     rows_in: int = 0
     rows_out: int = 0

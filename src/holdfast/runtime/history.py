@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,19 +22,28 @@ class History:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_line(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._file = path.open("ab", buffering=0)
         self._lock = threading.Lock()
+        self._unwritten = b""
 
     def add(self, time: float, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         event = {"time": round(time, 6), "kind": kind, **fields}
         line = json.dumps(event, default=str)
         with self._lock:
             if not self._file.closed:
-                self._file.write(line + "\n")
+                self._unwritten += line.encode() + b"\n"
+                self._write()
         return event
+
+    def _write(self) -> None:
+        """A disk that is full must not end the job: what it did not take is kept until it does."""
+        with contextlib.suppress(OSError):
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._file.fileno(), self._unwritten) :]
 
     def close(self) -> None:
         with self._lock:
+            self._write()
             self._file.close()
 
 

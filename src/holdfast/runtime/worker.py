@@ -31,7 +31,7 @@ from holdfast.runtime.processing import (
     state_schemas,
 )
 from holdfast.runtime.shape import Shape, reshaped_pipeline
-from holdfast.state import LocalState, Missing, Spill, Store, Sync, TaskState
+from holdfast.state import LocalState, Missing, Spill, Store, Sync, TaskState, Unusable
 from holdfast.state.entries import FileEntry
 from holdfast.state.names import folder_task, task_folder
 from holdfast.topology import Task
@@ -120,7 +120,11 @@ class Worker:
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
             reports.append(Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds))
-        entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
+        try:
+            entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
+        except Unusable as error:
+            task = Task(next(iter(shares)), 0)
+            return [], [Report(task, "exact", "", "unusable", epoch - 1, message=str(error))], None
         return blocks, reports, entry
 
     def journalled(self, epoch: int, piece: int, then: Shape, now: Shape) -> list[Block]:
@@ -203,6 +207,8 @@ class Worker:
             return [], report("failed", str(error))
         except Unrecoverable as error:
             return [], report("damaged", str(error))
+        except Unusable as error:
+            return [], report("unusable", str(error))
         except HoldfastError as error:
             return [], report("failed", f"task {task}, epoch {reached + 1}: {error}")
         return sent, report("committed", state=state)

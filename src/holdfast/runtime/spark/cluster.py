@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +38,9 @@ class Cluster(Protocol):
         """The node's own folder, new with every replacement."""
         ...
 
-    def kill(self, node: str) -> None: ...
+    def kill(self, nodes: Iterable[str]) -> None:
+        """These die together."""
+        ...
 
     def grow(self, count: int) -> bool:
         """Ask for so many more nodes; False if nobody can give any. They join when they come."""
@@ -82,11 +84,14 @@ class LogicalNodes:
     def folder(self, node: str) -> str:
         return str(self._root / f"{node}.{self._lives[node]}")
 
-    def kill(self, node: str) -> None:
-        _known(node, self._names)
-        self._alive.discard(node)
-        self._died[node] = time.monotonic()
-        shutil.rmtree(self.folder(node), ignore_errors=True)
+    def kill(self, nodes: Iterable[str]) -> None:
+        gone = list(nodes)
+        for node in gone:
+            _known(node, self._names)
+        self._died |= dict.fromkeys(gone, time.monotonic())
+        self._alive = self._alive.difference(gone)  # one step, so that who looks sees one failure
+        for node in gone:
+            shutil.rmtree(self.folder(node), ignore_errors=True)
 
     def grow(self, count: int) -> bool:
         for _ in range(count):
@@ -171,11 +176,16 @@ class Executors:
         except Exception:  # py4j wraps whatever the master throws
             return False
 
-    def kill(self, node: str) -> None:
-        number = self.process(node)
-        if number is None:
-            raise Invalid(f"kill {node}: its executor does not run on this machine; only local executors can be killed")
-        os.kill(number, signal.SIGKILL)
+    def kill(self, nodes: Iterable[str]) -> None:
+        processes = {node: self.process(node) for node in nodes}
+        for node, number in processes.items():
+            if number is None:
+                raise Invalid(
+                    f"kill {node}: its executor does not run on this machine; only local executors can be killed"
+                )
+        for number in processes.values():
+            if number is not None:
+                os.kill(number, signal.SIGKILL)
 
     def close(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)

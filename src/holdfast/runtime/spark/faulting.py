@@ -14,6 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.runtime.faults import Fault
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
 from holdfast.state import Store
+from holdfast.state.files import LocalFiles
 
 TICK = 0.05
 SLOW_PERIOD = 0.1
@@ -46,10 +47,8 @@ class FaultPlayer:
             )
         if fault.what == "restart":
             raise Invalid(f"fault {str(fault)!r}: stop the command (or kill it) and run it again with the same --out")
-        if fault.what == "fill":
-            raise Invalid(
-                f"fault {str(fault)!r}: a full store can be had in the simulation only; a real disk is not filled"
-            )
+        if fault.what == "fill" and not isinstance(self._store.files, LocalFiles):
+            raise Invalid(f"fault {str(fault)!r}: only a store on a local disk can be filled, not {self._store.url}")
 
     def epoch(self, number: int) -> None:
         """An epoch begins."""
@@ -84,9 +83,8 @@ class FaultPlayer:
     def _do(self, fault: Fault) -> None:
         match fault.what:
             case "kill":
-                for node in fault.nodes:
-                    self._cluster.kill(node)
-                    self._lost_at[node] = time.monotonic()
+                self._cluster.kill(fault.nodes)
+                self._lost_at |= dict.fromkeys(fault.nodes, time.monotonic())
             case "join":
                 assert isinstance(self._cluster, LogicalNodes)
                 for node in fault.nodes:
@@ -97,6 +95,9 @@ class FaultPlayer:
             case "slow":
                 for node in fault.nodes:
                     self._slowed(node, fault.seconds or 0.0, fault.factor or 1.0)
+            case "fill":
+                assert isinstance(self._store.files, LocalFiles)
+                self._store.files.fill(fault.seconds or 0.0)
             case "damage":
                 self._note("damaged", {"file": damage_checkpoint(self._store)})
 

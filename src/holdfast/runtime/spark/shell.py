@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,13 +58,16 @@ from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
 from holdfast.runtime.worker import JobContext, Order, journal_name
-from holdfast.state import Writer
+from holdfast.state import Unusable, Writer
 from holdfast.state.entries import FileEntry
 from holdfast.topology import Task, Topology
 
 LOOK_EVERY = 0.1
 TRIES = 3
 """A run that Spark cannot finish although no node was lost is tried this often."""
+AGAIN = 1.0
+GIVE_UP = 300.0
+"""A store that takes nothing more is asked again every AGAIN seconds, for so long; the stream waits meanwhile."""
 
 Sink = Callable[[pa.Table, int, str, float], None]
 
@@ -131,6 +134,7 @@ class Shell:
         self._called_off: set[int] = set()
         self._strikes = 0
         self._waiting_since: float | None = None
+        self._refused_since: float | None = None
         self._stopping = threading.Event()
         self._changed = threading.Condition(self._lock)
         self._threads: list[threading.Thread] = []
@@ -196,13 +200,18 @@ class Shell:
 
     def _put_down(self, shape: Shape) -> bool:
         """Nothing that follows may happen without it in the store: else the job ends, and starts in the old shape."""
-        try:
+        done: list[bool] = []
+
+        def put() -> None:
             self.writer.commit_shape(shape.to_json())
+            done.append(True)
+
+        try:
+            self._until_taken(put)
         except HoldfastError as error:
-            self.coordinator.halted = True
             self.fail(error)
-            return False
-        return True
+        self.coordinator.halted |= not done
+        return bool(done)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -296,8 +305,10 @@ class Shell:
         task = self._topology(run.shape).task
         reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
         whole = all(report.status == "committed" for report in reports)
-        if run.live is not None and whole:
-            self._journal(run.live, entries, run.shape)
+        if (live := run.live) is not None and whole:
+            self._until_taken(lambda: self._journal(live, entries, run.shape))
+        if unusable := [report.message for report in reports if report.status == "unusable"]:
+            self._refused(unusable[0])
         for report in reports:
             for epoch, name in report.outputs.items():
                 self._staged[run.number, report.lane, epoch, report.task] = name
@@ -308,6 +319,29 @@ class Shell:
                 self.elastic.worked(reports)
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
+
+    def _until_taken(self, write: Callable[[], None]) -> None:
+        """Do this as soon as the store lets it be done."""
+        while self.error is None and not self._stopping.is_set():
+            try:
+                write()
+            except Unusable as error:
+                self._refused(str(error))
+            else:
+                if self._refused_since is not None:
+                    waited = round(time.monotonic() - self._refused_since, 3)
+                    self._refused_since = None
+                    self.note("store usable", {"after_seconds": waited})
+                return
+
+    def _refused(self, message: str) -> None:
+        """The store is full or gone: wait a moment before it is asked again, and give up when it lasts too long."""
+        if self._refused_since is None:
+            self._refused_since = time.monotonic()
+            self.note("store unusable", {"message": message, "retry_seconds": AGAIN})
+        if time.monotonic() - self._refused_since > GIVE_UP:
+            self.fail(RunFailed(f"{message}; it was asked again for {GIVE_UP:.0f} s"))
+        self._stopping.wait(AGAIN)
 
     def _fall_back(self, epoch: int) -> None:
         """A checkpoint that is not whole any more: the newest one that is takes its place, if there is one."""
@@ -405,11 +439,14 @@ class Shell:
             extra = {**self._extra, "shape": wanted.shape.to_json()}
             done = self.writer.commit_checkpoint(wanted.epoch, entries, wanted.shape.routings, extra)
         except HoldfastError as error:
-            self.note("checkpoint failed", {"epoch": wanted.epoch, "message": str(error)})
-            self.fail(error)
+            if not isinstance(error, Unusable):
+                self.note("checkpoint failed", {"epoch": wanted.epoch, "message": str(error)})
+                self.fail(error)
+            elif not self._stopping.wait(AGAIN):
+                self.tell(CheckpointBroken(wanted.epoch, str(error)))
             return
         except Exception as error:
-            if not self._stopping.is_set():
+            if not self._stopping.wait(AGAIN):
                 self.tell(CheckpointBroken(wanted.epoch, first_line(error)))
             return
         finally:
@@ -439,14 +476,18 @@ class Shell:
         lane = "exact" if wanted.kind == "final" else "tentative"
         for epoch, task in wanted.outputs:
             staged = self._staged.pop((wanted.run, lane, epoch, task))
-            new = publish(files, staged, wanted.kind, epoch, task)
-            if new and self.sink is not None:
+            if self._published(staged, wanted.kind, epoch, task) and self.sink is not None:
                 self._hand_over(wanted.kind, epoch, task)
         for key in [key for key in self._staged if key[0] == wanted.run and key[1] == lane]:
             files.delete(self._staged.pop(key))
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
         tasks = sorted({str(task) for _, task in wanted.outputs})
         self.note("published", {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run})
+
+    def _published(self, staged: str, kind: Literal["final", "tentative"], epoch: int, task: Task) -> bool:
+        new: list[bool] = []
+        self._until_taken(lambda: new.append(publish(self.writer.store.files, staged, kind, epoch, task)))
+        return any(new)
 
     def _hand_over(self, kind: str, epoch: int, task: Task) -> None:
         from holdfast.runtime.outputs import name_of

@@ -7,7 +7,7 @@ begins; an answer counts from then until it is in the output.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +184,8 @@ def _latencies(files: Iterable[Path], published: dict[int, float], origin: float
 def _series(
     second: NDArray[np.int64], latency: NDArray[np.float64]
 ) -> Iterable[tuple[int, float, float, float, float]]:
+    if not len(second):
+        return
     order = np.argsort(second, kind="stable")
     there, starts = np.unique(second[order], return_index=True)
     for each, mine in zip(there.tolist(), np.split(latency[order], starts[1:]), strict=True):
