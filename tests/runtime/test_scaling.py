@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.processing import coordinated
 from holdfast.runtime.scaling import TRIES
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.shape import Shape, scalable
+from holdfast.runtime.shape import Shape, resized, routing_of, scalable
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
@@ -174,6 +175,16 @@ def test_what_is_there_already_and_what_cannot_be_is_said_at_once() -> None:
     other.join(0, 1)
     want(other, 3)
     assert "stream A -> B is one-to-one" in other.records("scaling refused")[0]["reason"]
+
+
+def test_a_routing_that_does_not_follow_the_one_in_force_is_refused() -> None:
+    driver = running()
+    routing = resized(routing_of(driver.coordinator.declared, Shape(), "A"), 3)
+    driver.tell(ScaleWanted("A", routing=replace(routing, version=7)))
+    assert "follows version 6, but 0 is in force" in driver.records("scaling refused")[0]["reason"]
+    driver.tell(ScaleWanted("A", routing=routing))
+    calm(driver)
+    assert driver.coordinator.shape.routings["A"] == routing
 
 
 def test_children_of_replicated_tasks_get_replicas() -> None:

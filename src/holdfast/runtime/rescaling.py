@@ -72,6 +72,11 @@ class Rescaling:
 
     def _begin_scaling(self) -> None:
         wanted = self.scaling.queue[0][0]
+        if why := self.scaling.refused(wanted, self.shape):
+            # The shape has changed since it was asked for: lost tasks came back as several.
+            self.scaling.queue.popleft()
+            self._told("scaling aborted", wanted, reason=why, again=False)
+            return
         shadow = self.scaling.begin(self.standing, self.shape)
         if shadow is None:
             tasks = self.topology.operator[wanted.operator].parallelism
