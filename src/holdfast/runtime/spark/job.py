@@ -16,20 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.elasticity import Policy, Pool, PoolPolicy
 from holdfast.errors import HoldfastError, Infeasible, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.elastic import Elastic
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
 from holdfast.runtime.migration import migrate, shapes
 from holdfast.runtime.outputs import newest_final
 from holdfast.runtime.processing import coordinated
-from holdfast.runtime.requests import OUTCOMES, asked
+from holdfast.runtime.requests import OUTCOMES
 from holdfast.runtime.settings import Recovery, Settings
 from holdfast.runtime.shape import Shape, check_scalable, scalable
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
+from holdfast.runtime.spark.demand import Demand, Elasticity, elastic_by, standby
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Batch, Shell, Sink
@@ -60,7 +59,7 @@ def start(
     recovery: Recovery = "incremental",
     capacity: float | None = None,
     parallel_recovery: int = 1,
-    elastic: Policy | Mapping[str, Any] | bool = False,
+    elastic: Elasticity = False,
     max_nodes: int | None = None,
     pool: int = 0,
     trigger: str | None = None,
@@ -148,7 +147,7 @@ def _started(
     rejoin_after: float | None,
     outputs: bool,
     bounded: bool,
-    elastic: Policy | Mapping[str, Any] | bool,
+    elastic: Elasticity,
     max_nodes: int,
     pool: int,
 ) -> Job:
@@ -190,15 +189,14 @@ def _started(
         journalled={epoch: _journalled(place.journal_extra(epoch)) for epoch in journal if epoch > found},
         extra={"signature": pipeline.signature}, patience=patience, sink=sink,
     )  # fmt: skip
-    if "://" not in place.url:
-        shell.requests = directory
-        for each in asked(directory):
-            left = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
-            shell.note("request refused", {"reason": f"{left}: it was left when no job was running"})
-    shell.max_nodes = max_nodes
-    shell.pool = Pool(PoolPolicy(least=pool, most=max_nodes - settings.nodes if pool else 0))
-    if elastic:
-        shell.elastic = _elastic(elastic, coordinator, settings.nodes, max_nodes)
+    demand = Demand(
+        shell,
+        directory if "://" not in place.url else None,
+        elastic_by(elastic, coordinator, settings.nodes, max_nodes) if elastic else None,
+        standby(pool, settings.nodes, max_nodes),
+        max_nodes,
+    )
+    shell.demand = demand
     if faults:
         names = [f"node-{number}" for number in range(settings.nodes)]
         script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
@@ -207,25 +205,8 @@ def _started(
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
-    shell.provide_nodes()
+    demand.provide_nodes()
     return handle
-
-
-def _elastic(
-    policy: Policy | Mapping[str, Any] | bool, coordinator: Coordinator, nodes: int, max_nodes: int
-) -> Elastic:
-    """The policy at work, given whole or as what departs from the usual one.
-
-    Usually a node carries as many tasks that can be scaled as it does at the start.
-    """
-    able = coordinator.scaling.scalable
-    if not able:
-        raise Invalid("elastic: no operator of this pipeline can be scaled; keyed ones between full streams can")
-    if not isinstance(policy, Policy):
-        tasks = sum(coordinator.topology.operator[name].parallelism for name in able)
-        usual = {"max_nodes": max_nodes, "tasks_per_node": max(1, -(-tasks // nodes))}
-        policy = Policy(**{**usual, **({} if isinstance(policy, bool) else policy)})
-    return Elastic(coordinator.declared, able, policy, coordinator.shape, time.monotonic())
 
 
 def _journalled(extra: Mapping[str, Any]) -> tuple[int, Shape]:

@@ -13,17 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.elasticity import Pool, PoolPolicy
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.elastic import Elastic, growth
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -50,10 +47,10 @@ from holdfast.runtime.events import (
 from holdfast.runtime.history import History
 from holdfast.runtime.layout import lay_out
 from holdfast.runtime.outputs import STAGED, publish
-from holdfast.runtime.requests import asked
 from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
+from holdfast.runtime.spark.demand import Demand
 from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
@@ -112,18 +109,14 @@ class Shell:
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.player: FaultPlayer | None = None
-        self.requests: Path | None = None
-        """The folder in which other processes leave requests; None: nobody can."""
-        self.elastic: Elastic | None = None
-        self.pool = Pool(PoolPolicy(least=0, most=0))
-        self.max_nodes = 0
+        self.demand: Demand | None = None
         self._journalled = dict(journalled)
         self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
         self._patience = patience
         self._exchange = Exchange(spark.sparkContext)
         self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
         self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
             "replay": queue.SimpleQueue(),
@@ -136,7 +129,7 @@ class Shell:
         self._waiting_since: float | None = None
         self._refused_since: float | None = None
         self._stopping = threading.Event()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self.lock)
         self._threads: list[threading.Thread] = []
 
     # Life
@@ -244,8 +237,8 @@ class Shell:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         event = self.history.add(time.time(), kind, fields)
-        if self.elastic is not None:
-            self.elastic.hear(event, self.coordinator.shape, time.monotonic())
+        if self.demand is not None:
+            self.demand.heard(event)
         for listener in self.listeners:
             listener(event)
 
@@ -314,9 +307,9 @@ class Shell:
                 self._staged[run.number, report.lane, epoch, report.task] = name
         if damaged := [report.reached for report in reports if report.status == "damaged"]:
             self._fall_back(min(damaged))
-        if self.elastic is not None and run.live is not None:
-            with self._lock:
-                self.elastic.worked(reports)
+        if self.demand is not None and run.live is not None:
+            with self.lock:
+                self.demand.worked(reports)
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
 
@@ -366,7 +359,7 @@ class Shell:
 
     def _job(self, run: Run, batch: Batch | None) -> list[dict[str, Any]]:
         topology = self._topology(run.shape)
-        with self._lock:
+        with self.lock:
             places = self.cluster.places()
             gone = {work.node for work in run.works if work.node not in places}
             if gone:
@@ -512,51 +505,12 @@ class Shell:
                     self.player.tick()
                 self._look()
                 self._lift_if_stuck()
-                self._take_requests()
-                self._scale_by_load()
+                if self.demand is not None:
+                    self.demand.look()
             except Exception as error:
                 if not self._stopping.is_set():
                     self.fail(RunFailed(f"the nodes cannot be watched any more: {first_line(error)}"))
                 return
-
-    def _take_requests(self) -> None:
-        """What other processes ask of this job, through its folder."""
-        if self.requests is None:
-            return
-        for each in asked(self.requests):
-            if isinstance(each, str):
-                self.note("request refused", {"reason": each})
-            else:
-                self.scale(each.operator, each.to, each.name)
-
-    def _scale_by_load(self) -> None:
-        """Every few seconds the policy looks at what tasks took; what it asks for may need nodes."""
-        now = time.monotonic()
-        if self.elastic is None or not self.elastic.due(now):
-            return
-        with self._lock:
-            wanted, hopeless = self.elastic.decide(now)
-            coordinator = self.coordinator
-            more = growth(wanted, coordinator.shape, coordinator.declared)
-            for each in hopeless:
-                self.note("cannot scale", {"task": str(each.task), "why": each.why})
-            self.provide_nodes(more)
-            for request in wanted:
-                self.tell(request)
-
-    def provide_nodes(self, needed: int = 0) -> None:
-        """So many are needed now: those that stand by are there, others are asked for, as far as the job may grow."""
-        now = time.monotonic()
-        if needed:
-            self.pool.request(now, needed)
-        room = self.max_nodes - len(self.coordinator.standing.nodes) - self.pool.coming
-        count = min(self.pool.wanted(now), room)
-        if count <= 0:
-            return
-        given = self.cluster.grow(count)
-        if given:
-            self.pool.ordered(now, count)
-        self.note("nodes wanted", {"count": count, "given": given, "most": self.max_nodes})
 
     def scale(self, operator: str, to: int, request: str, why: str = "asked for") -> None:
         """Ask for another number of tasks; the history tells under ``request`` what became of it."""
@@ -570,7 +524,7 @@ class Shell:
 
     def _look(self) -> list[str]:
         """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""
-        with self._lock:
+        with self.lock:
             lost, joined = self.cluster.look()
             if lost:
                 self._stopping.wait(LOOK_EVERY / 2)  # losses close together are one failure
@@ -578,12 +532,11 @@ class Shell:
                 lost, joined = [*lost, *again], [*joined, *more]
                 groups = dict(self._groups)
                 self._called_off.update(self._groups.values())
-                self.pool.lost(lost)
                 self.tell(NodesLost(tuple(lost), "executor lost"))
             if joined:
-                if self.pool.coming:
-                    self.pool.arrived(time.monotonic(), joined)
                 self.tell(NodesJoined(tuple(joined)))
+            if self.demand is not None:
+                self.demand.moved(lost, joined)
         if lost:
             for group, number in groups.items():
                 self._call_off(group, number)
@@ -602,7 +555,7 @@ class Shell:
 
     def _lift_if_stuck(self) -> None:
         """Nobody came to take what is down: after a while the nodes that are there carry everything."""
-        with self._lock:
+        with self.lock:
             stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
         now = time.monotonic()
         self._waiting_since = (self._waiting_since or now) if stuck else None
