@@ -84,6 +84,23 @@ def test_files_stay_few_and_bytes_follow_the_changes(tmp_path: Path) -> None:
     assert node.nbytes() == 0
 
 
+def test_a_version_at_hand_becomes_the_snapshot_and_what_is_still_needed_stays(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    versions = {0: TaskState.empty({"t": SCHEMA}, 0)}
+    node.restore("O/0", versions[0])
+    most = 0
+    for epoch in range(1, 101):
+        versions[epoch] = versions[epoch - 1].apply({"t": change(epoch)}, epoch)
+        node.save("O/0", epoch, {"t": change(epoch)})
+        if epoch % 12 == 0:
+            node.drop("O/0", epoch - 3, versions[epoch])
+            for needed in range(epoch - 3, epoch + 1):
+                assert LocalState(tmp_path).load("O/0", needed) == versions[needed]
+            assert node.changes("O/0", epoch - 3, epoch)["t"].encode()
+        most = max(most, len(list((tmp_path / "O-0").iterdir())))
+    assert most <= 40
+
+
 def test_a_run_again_with_other_tables_counts_as_a_whole(tmp_path: Path) -> None:
     node = LocalState(tmp_path)
     node.restore("O/0", TaskState.empty({"t": SCHEMA, "u": SCHEMA}, 0))

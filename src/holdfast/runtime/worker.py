@@ -273,7 +273,7 @@ class Worker:
         kept = (order.folders[work.node], work.task)
         if branch == main_branch(work.born) and self._retained.get(kept, -1) < order.retain:
             self._retained[kept] = order.retain
-            local.drop(str(work.task), order.retain)
+            local.drop(str(work.task), order.retain, state)
         return state
 
     def _link(self, main: tuple[str, str, Task], branch: str) -> None:

@@ -123,11 +123,12 @@ class LocalState:
             total = _overlaid(total, read)
         return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
 
-    def drop(self, task: str, before: int) -> None:
+    def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.
 
         Changes up to ``before`` are folded into like-sized neighbours, and into a new snapshot once they outweigh it,
-        so files stay few and bytes written follow what changed.
+        so files stay few and bytes written follow what changed. Whoever has the ``newest`` version at hand gives it:
+        writing that is much less work than putting version ``before`` together from files, and the next call finds it.
         """
         steps = self._steps(task)
         whole = [s for s in steps if s.since is None and s.epoch <= before]
@@ -140,7 +141,12 @@ class LocalState:
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
         if len(tail) < FOLD_STEPS:
             return
-        if sum(step.nbytes for step in tail) > base.nbytes:
+        changed = sum(step.nbytes for step in tail)
+        if newest is not None and 2 * changed > base.nbytes:
+            if not any(step.since is None and step.epoch > before for step in steps):
+                self.restore(task, newest)
+            return
+        if changed > base.nbytes:
             with contextlib.suppress(Missing):
                 self.restore(task, self.load(task, before))
                 for step in (base, *tail):
