@@ -211,8 +211,9 @@ class Assessment(Operator):
         fits = reports < MOST_REPORTS
         more, faster = reports + fits, speeds + speed * fits
         added.append((segment, minutes, reports == 0, share(faster, more) - share(speeds, reports)))
-        cars.visit[who] = visit_of(segment, more, faster)
+        # ``visit`` may be the array itself and not a copy: it is the last to be written.
         cars.earlier[who] = np.where(again, earlier, np.where(open_, visit, NONE))
+        cars.visit[who] = visit_of(segment, more, faster)
 
 
 def _add_up(added: list[tuple[Ints, Ints, Ints, Ints]], events: Events) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators import State, StateSchema
-from holdfast.workloads.linear_road.rules import EXIT, LANE_BITS, POSITION_BITS, Ints, numbers
+from holdfast.workloads.linear_road.rules import EXIT, LANE_BITS, POSITION_BITS, Flags, Ints, numbers
 
 NONE = -1
 REPORT_BITS, SPEED_BITS = 11, 22
@@ -95,7 +95,7 @@ def group_of(time: Ints) -> Ints:
     return time % PERIOD // (PERIOD // GROUPS)
 
 
-def _look(group: int, vid: Ints, state: State) -> tuple[Cars, Ints]:
+def _look(group: int, vid: Ints, state: State) -> tuple[Cars, Flags]:
     found = state.table(f"cars_{group}").lookup(_keys(vid))
     cars = Cars(*(_filled(found.column(field.name)) for field in VALUE))
     return cars, cars.visit >= 0

@@ -181,9 +181,7 @@ def _latencies(files: Iterable[Path], published: dict[int, float], origin: float
     return answers.append_column("latency", pa.array(left[which] - due if len(left) else due))
 
 
-def _series(
-    second: NDArray[np.int64], latency: NDArray[np.float64]
-) -> Iterable[tuple[int, float, float, float, float]]:
+def _series(second: NDArray[np.int64], latency: NDArray[np.float64]) -> Iterator[Percentiles]:
     if not len(second):
         return
     order = np.argsort(second, kind="stable")
