@@ -184,10 +184,10 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
 
 def test_executors_that_are_killed_while_the_command_scales(tmp_path: Path) -> None:
     """A whole program on real executors: one is killed around the change, and it is done all the same."""
-    options = Options(epochs=16, rate=300, seed=3)
+    options = Options(epochs=10, rate=300, seed=3)
     words = f"--epochs {options.epochs} --rate {options.rate} --seed {options.seed} --checkpoint-every 4".split()
-    where = ["--master", "local-cluster[3,1,900]", "--parallelism", "2", "--out", str(tmp_path)]
-    with running("run", "word-count", *words, *where, "--fault", "kill node-1 at epoch 4", "--quiet") as process:
+    where = ["--master", "local-cluster[2,1,900]", "--parallelism", "2", "--out", str(tmp_path)]
+    with running("run", "word-count", *words, *where, "--fault", "kill node-1 at epoch 1", "--quiet") as process:
         until = time.monotonic() + DEADLINE
         while "answered" not in (kinds(tmp_path) if (tmp_path / "history.jsonl").exists() else ()):
             assert time.monotonic() < until and process.poll() is None, process.communicate()[1][-3000:]
