@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from commands import DEADLINE, HOLDFAST, expected_counts, final_counts, running
+from commands import HOLDFAST
 from test_job import ROWS, counting, expected, finished, keyed, numbers, totals
 
 from holdfast import operators as op
@@ -24,7 +24,6 @@ from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
 from holdfast.state.verify import verify
 from holdfast.topology import Task
-from holdfast.workloads import Options
 
 pytestmark = pytest.mark.spark
 
@@ -180,21 +179,3 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
     told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
     assert len(told) == 1 and "counts/1" in told[0]["tasks"]
     assert rows(tmp_path) == running_counts(18)
-
-
-def test_executors_that_are_killed_while_the_command_scales(tmp_path: Path) -> None:
-    """A whole program on real executors: one is killed around the change, and it is done all the same."""
-    options = Options(epochs=10, rate=300, seed=3)
-    words = f"--epochs {options.epochs} --rate {options.rate} --seed {options.seed} --checkpoint-every 4".split()
-    where = ["--master", "local-cluster[2,1,900]", "--parallelism", "2", "--out", str(tmp_path)]
-    with running("run", "word-count", *words, *where, "--fault", "kill node-1 at epoch 1", "--quiet") as process:
-        until = time.monotonic() + DEADLINE
-        while "answered" not in (kinds(tmp_path) if (tmp_path / "history.jsonl").exists() else ()):
-            assert time.monotonic() < until and process.poll() is None, process.communicate()[1][-3000:]
-            time.sleep(0.05)
-        out = command("scale", str(tmp_path), "count", "--to", "4", "--format", "json", "--timeout", "100")
-        assert out.returncode == 0, out.stderr
-        assert json.loads(out.stdout)["tasks"] == 4
-        assert process.wait(DEADLINE) == 0
-    assert "nodes lost" in kinds(tmp_path)
-    assert final_counts(tmp_path) == expected_counts(options)

@@ -152,9 +152,10 @@ class Rescaling:
         shadow = self.scaling.shadow
         if shadow is None or behind or self._checkpointing is not None:
             return False
-        if shadow.at(self.standing.head) or not shadow.near(self.standing.head, self._handover):
-            return False
-        return self._replaying is None or self._replaying == shadow.run
+        if self._replaying is not None:
+            return self._replaying == shadow.run and shadow.last
+        head = self.standing.head
+        return not shadow.at(head) and shadow.worth_waiting_for(head, self._handover)
 
     @property
     def _handover(self) -> int:
@@ -169,7 +170,8 @@ class Rescaling:
         if not works:
             return
         run = Run(self._next_run, "replay", works, shape=shadow.shape, settled=False)
-        shadow.run = self._replaying = self._start(run)
+        shadow.begin(run.number, standing.head, self._handover)
+        self._replaying = self._start(run)
         self._record(
             "replay",
             run=self._replaying,
@@ -196,9 +198,7 @@ class Rescaling:
         if bad is not None:
             self._abort_scaling(f"{bad.task}: {bad.message}")
             return
-        for work in run.works:
-            if work.lane == "replica":
-                shadow.committed(work)
+        shadow.committed(run.works, self.standing.head)
         self._overtaken = 0
 
     def _abort_scaling(self, reason: str) -> None:

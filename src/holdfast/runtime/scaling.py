@@ -8,7 +8,7 @@ before the switch, so to drop a shadow is to do nothing (paper 002, algorithm 3)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.recovery import Node, place
@@ -34,6 +34,11 @@ class Shadow:
     topology: Topology
     homes: dict[Task, Home]
     run: int | None = None
+    last: bool = False
+    """Whether that replay is the one that the next epoch waits for."""
+    missing: int = 0
+    stuck: bool = False
+    """So many epochs were missing when the newest replay began; whether as many were when it ended."""
 
     @property
     def operator(self) -> str:
@@ -55,6 +60,19 @@ class Shadow:
             not self.stateful(task) or (head - home.position <= epochs and (home.position < 0 or not home.fresh))
             for task, home in self.homes.items()
         )
+
+    def behind(self, head: int) -> int:
+        """Epochs that the last of the new tasks has to go."""
+        return max((head - home.position for task, home in self.homes.items() if self.stateful(task)), default=0)
+
+    def worth_waiting_for(self, head: int, epochs: int) -> bool:
+        """Whether to hold the next epoch for a last replay: of one epoch; of more, if it does not get any nearer."""
+        return self.near(head, epochs) and (self.behind(head) <= 1 or self.stuck)
+
+    def begin(self, run: int, head: int, epochs: int) -> None:
+        """A replay begins."""
+        self.last = self.worth_waiting_for(head, epochs)
+        self.run, self.missing = run, self.behind(head)
 
     def raise_to_checkpoint(self, checkpoint: int) -> None:
         if self.run is None:
@@ -87,10 +105,13 @@ class Shadow:
     def _index(self) -> Mapping[Task, int]:
         return self.topology.index
 
-    def committed(self, work: Work) -> None:
-        home = self.homes.get(work.task)
-        if home is not None and (home.node, home.position) == (work.node, work.start):
-            self.homes[work.task] = Home(work.node, work.last, fresh=False)
+    def committed(self, works: Iterable[Work], head: int) -> None:
+        """A replay has ended well."""
+        for work in works:
+            home = self.homes.get(work.task)
+            if work.lane == "replica" and home is not None and (home.node, home.position) == (work.node, work.start):
+                self.homes[work.task] = Home(work.node, work.last, fresh=False)
+        self.stuck = self.behind(head) >= self.missing
 
 
 @dataclass(slots=True)
