@@ -7,6 +7,7 @@ from driving import Driver, chain, task, works
 
 from holdfast.errors import Invalid
 from holdfast.runtime.events import (
+    AnswerOverdue,
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
@@ -16,6 +17,7 @@ from holdfast.runtime.events import (
     EpochDone,
     Halt,
     NodesJoined,
+    NodesLost,
     Publish,
     ReplicasPlanned,
     Report,
@@ -567,3 +569,22 @@ def test_settings_name_what_they_know() -> None:
         Settings(recovery="hope")  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="replica S/0: only tasks with inputs"):
         Driver(chain(1, 1), replicas=(task("S/0"),))
+
+
+def test_an_answer_that_is_due_comes_before_the_recovery_that_would_keep_its_nodes_busy() -> None:
+    driver = two_nodes(capacity=8.0)
+    driver.tell(NodesLost(("node-1",), answer_due=True))
+    assert driver.coordinator.standing.homes[task("A/1")].node == "node-0" and not driver.of(Run)
+    driver.arrive(5)
+    run = driver.only(Run)
+    assert run.live == 5
+    driver.finish(run)
+    assert [run.kind for run in driver.of(Run)] == ["replay"]
+
+
+def test_a_recovery_does_not_wait_for_an_epoch_that_does_not_come() -> None:
+    driver = two_nodes(capacity=8.0)
+    driver.tell(NodesLost(("node-1",), answer_due=True))
+    assert not driver.of(Run)
+    driver.tell(AnswerOverdue())
+    assert driver.only(Run).kind == "replay"

@@ -37,7 +37,7 @@ def bench(
     master: Annotated[str, typer.Option(help="Spark master, as in holdfast run")] = "local[*]",
     nodes: Annotated[int, typer.Option(min=1, help="nodes; logical ones with --master local[...]")] = 2,
     parallelism: Annotated[int, typer.Option(min=1, help="tasks of each operator")] = 2,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 30,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 5,
     seed: Annotated[int, typer.Option(help="seed of the traffic")] = 0,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
     plot: Annotated[Path | None, typer.Option(help="chart of latencies over time: .html, .png or .svg")] = None,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from holdfast.errors import Invalid
 from holdfast.recovery import place, recover, room
 from holdfast.runtime.events import (
+    AnswerOverdue,
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
@@ -95,6 +96,7 @@ class Coordinator(Rescaling):
         self._checkpointing_shape = self.shape
         self._checkpoint_wanted = False
         self._answer_first = False
+        self._answer_due = False
         self._lifted = False
         self._failed_at = head + 1
         self._plan_due = True
@@ -121,6 +123,8 @@ class Coordinator(Rescaling):
                 self._record("nodes joined", nodes=list(event.nodes), alive=len(self.standing.nodes))
             case NodesLost():
                 self._lost(event)
+            case AnswerOverdue():
+                self._answer_due = False
             case EpochArrived(epoch):
                 self.pending = epoch
             case RunDone():
@@ -215,6 +219,7 @@ class Coordinator(Rescaling):
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self._measurements.topology()
         self._answer_first = self._plan_due = True
+        self._answer_due = event.answer_due
         self._overtaken = 0
         self._buffer_if_down()
         self._record(
@@ -405,7 +410,7 @@ class Coordinator(Rescaling):
             state_rows=sum(report.state_rows for report in reports if report.lane == "exact"),
             state=self._state_by_operator(reports),
         )
-        self._answer_first = False
+        self._answer_first = self._answer_due = False
         self._epoch_done(run.live)
 
     def _state_by_operator(self, reports: tuple[Report, ...]) -> dict[str, int]:
@@ -535,6 +540,7 @@ class Coordinator(Rescaling):
             return
         # What cannot give an answer goes on all the same, but need not come before the recovery.
         self._answer_first &= any(work.task in self.output_tasks for work in works)
+        self._answer_due &= self._answer_first
         self._live = self._start(Run(self._next_run, "epoch", tuple(works), live=epoch))
         self._overtaken += 1
 
@@ -550,10 +556,11 @@ class Coordinator(Rescaling):
     def _run_replay(self) -> None:
         """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.
 
-        First of all comes an answer after a failure.
+        First of all comes an answer after a failure: a replay would have its nodes busy when it is due.
         """
         standing = self.standing
-        if self._replaying is not None or (self._answer_first and self._live is not None):
+        due = self._live is not None or (self._answer_due and self.pending is None)
+        if self._replaying is not None or (self._answer_first and due):
             return
         behind = standing.behind()
         if not behind:

@@ -151,8 +151,16 @@ class NodesJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodesLost:
+    """``answer_due``: an epoch will come any moment, so an answer first, recovery after it; see ``AnswerOverdue``."""
+
     nodes: tuple[str, ...]
     cause: str = "lost"
+    answer_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOverdue:
+    """The epoch that was to come any moment did not: recovery need not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +263,7 @@ class CapacityLifted:
 Event = (
     NodesJoined
     | NodesLost
+    | AnswerOverdue
     | EpochArrived
     | RunDone
     | RunBroken

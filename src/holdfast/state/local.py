@@ -142,7 +142,7 @@ class LocalState:
         if len(tail) < FOLD_STEPS:
             return
         changed = sum(step.nbytes for step in tail)
-        if newest is not None and 2 * changed > base.nbytes:
+        if newest is not None and 4 * changed > base.nbytes:
             if not any(step.since is None and step.epoch > before for step in steps):
                 self.restore(task, newest)
             return

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
+    AnswerOverdue,
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
@@ -60,6 +61,8 @@ from holdfast.state.entries import FileEntry
 from holdfast.topology import Task, Topology
 
 LOOK_EVERY = 0.1
+SOON = 2.0
+"""Epochs that follow one another within so many seconds: after a loss the next is waited for before recovery begins."""
 TRIES = 3
 """A run that Spark cannot finish although no node was lost is tried this often."""
 AGAIN = 1.0
@@ -128,6 +131,10 @@ class Shell:
         self._strikes = 0
         self._waiting_since: float | None = None
         self._refused_since: float | None = None
+        self._arrived_at = 0.0
+        self._interval = float("inf")
+        """When the last epoch came, and how long after the one before."""
+        self._overdue_at: float | None = None
         self._stopping = threading.Event()
         self._changed = threading.Condition(self.lock)
         self._threads: list[threading.Thread] = []
@@ -255,6 +262,7 @@ class Shell:
                 )
             )
         began = time.monotonic()
+        self._arrived_at, self._interval = began, began - self._arrived_at
         if self.player is not None:
             self.player.epoch(epoch)
         if self.error is None:
@@ -504,6 +512,9 @@ class Shell:
                 if self.player is not None:
                     self.player.tick()
                 self._look()
+                if self._overdue_at is not None and time.monotonic() > self._overdue_at:
+                    self._overdue_at = None
+                    self.tell(AnswerOverdue())
                 self._lift_if_stuck()
                 if self.demand is not None:
                     self.demand.look()
@@ -532,7 +543,10 @@ class Shell:
                 lost, joined = [*lost, *again], [*joined, *more]
                 groups = dict(self._groups)
                 self._called_off.update(self._groups.values())
-                self.tell(NodesLost(tuple(lost), "executor lost"))
+                now = time.monotonic()
+                due = self._interval < SOON and now - self._arrived_at < SOON
+                self._overdue_at = self._arrived_at + SOON if due else None
+                self.tell(NodesLost(tuple(lost), "executor lost", due))
             if joined:
                 self.tell(NodesJoined(tuple(joined)))
             if self.demand is not None:

@@ -73,7 +73,7 @@ class Load:
     nodes: int = 2
     parallelism: int = 2
     partitions: int = 2
-    checkpoint_every: int = 30
+    checkpoint_every: int = 5
     seed: int = 0
 
 
