@@ -118,6 +118,9 @@ def test_what_cannot_be_scaled_is_named() -> None:
         check_scalable(pipeline, "lines")
     with pytest.raises(Invalid, match="operator 'chain': unknown; operators: lines, chains, seen, total"):
         check_scalable(pipeline, "chain")
+    plain = Pipeline(op.source("rows"), op.step("same", op.map(lambda table: table), "rows"))
+    with pytest.raises(Invalid, match="stream rows -> same has no key, so rows that belong together would be parted"):
+        check_scalable(plain, "same")
     schema = StateSchema(pa.schema([("other", pa.string())]), pa.schema([("n", pa.int64())]))
     apart = Pipeline(
         op.source("rows"),

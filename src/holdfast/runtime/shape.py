@@ -240,9 +240,10 @@ def check_scalable(pipeline: Pipeline, name: str) -> None:
     step = pipeline.by_name[name]
     tables = state_schemas(pipeline, step)
     for given in step.inputs:
-        if tables and not given.key:
+        if not given.key:
+            why = "its state cannot be cut" if tables else "rows that belong together would be parted and swapped"
             raise Invalid(
-                f"operator {name}: stream {given.source} -> {name} has no key, so its state cannot be cut; "
+                f"operator {name}: stream {given.source} -> {name} has no key, so {why}; "
                 f"say stream({given.source!r}, key=...)"
             )
     for table, schema in tables.items():
