@@ -60,9 +60,16 @@ def test_the_market_is_as_busy_as_the_paper_says() -> None:
     assert np.diff(rows["time"].cast(pa.int64()).to_numpy()).min() >= 0
     quotes = np.asarray(rows["kind"].to_pylist()) == "quote"
     assert abs(quotes.mean() - 0.8) < 0.005
-    _, activity = np.unique(rows["symbol"].to_pylist(), return_counts=True)
-    assert activity.max() > 50 * np.median(activity)
-    assert len(activity) > 950
+
+
+def test_activity_falls_like_one_over_the_rank() -> None:
+    rows = MARKET.batch(Options(rate=400_000, seed=3), 0)
+    symbols = np.array([int(name[1:]) for name in rows["symbol"].to_pylist()])
+    assert len(np.unique(symbols)) == symbols.max() + 1 == 4095
+    shares = np.bincount(np.floor(np.log2(symbols + 1)).astype(int)) / len(symbols)
+    assert shares == pytest.approx([1 / 12] * 12, rel=0.02)  # each octave of ranks has the same share
+    trades = symbols[np.asarray(rows["kind"].to_pylist()) == "trade"]
+    assert np.median(np.bincount(trades, minlength=4095)) < 10  # most symbols hardly ever trade
 
 
 def test_prices_drift() -> None:
