@@ -107,11 +107,11 @@ def test_it_stops_when_sure() -> None:
 
 
 def test_replicas_shorten_the_outage(whole: Assessment) -> None:
+    """So short a stream ends before it has recovered; recovery is for the benchmark."""
     settings = small(protected=("TradeFilter", "Aggregator", "VWAP"), failover=0.25)
     after = run_campaign(market, settings)
     for name in ("TradeFilter", "VWAP"):
         assert after[name].impact < whole[name].impact / 5
-        assert after[name].recovery <= whole[name].recovery  # so short a stream ends before it has recovered
         assert after[name].rows_lost[-1] == pytest.approx(whole[name].rows_lost[0] / 2, abs=1)
     assert after["QuoteFilter"] == whole["QuoteFilter"]
 
@@ -221,6 +221,49 @@ def test_other_faults_hurt_too() -> None:
         assert finite(found.content())
 
 
+class Shaky(op.Operator):
+    """Chance in a pipeline: values are off by this share, differently in every run. It counts its rows, so that a run
+    which has lost some never is in the golden state again, and all that follows is its own."""
+
+    by = ()
+    tables = {"state": op.StateSchema(pa.schema({"one": pa.int64()}), pa.schema({"rows": pa.int64()}))}  # noqa: RUF012
+
+    def __init__(self, share: float) -> None:
+        self.share, self.draws = share, np.random.default_rng(7)
+
+    def process(self, batch: pa.Table, state: op.State) -> pa.Table:
+        before = state.lookup(pa.table({"one": [0]}))["rows"][0].as_py() or 0
+        state.update(pa.table({"one": [0], "rows": [before + batch.num_rows]}))
+        wrong = 1 + self.share * self.draws.standard_normal(batch.num_rows)
+        return batch.set_column(1, "gain", pa.array(batch["gain"].to_numpy() * wrong))
+
+
+def test_chance_is_told_apart_from_damage() -> None:
+    def found(share: float, golden: int, **changes: Any) -> Assessment:
+        settings = Settings(as_score("total:gain"), 2, (0.5, 2.0), 2, sections=50, golden=golden, **changes)
+        return run_campaign(lambda: subject(rows_of(1.0), 10, Shaky(share)), settings)
+
+    alone, among = found(0.5, 1)["a"], found(0.5, 3)
+    calm = found(0.0, 3)
+    assert (calm.golden_runs, calm.golden_spread, calm.noise) == (3, 0.0, 0.0)
+    assert among.golden_spread > 0
+    assert among.noise > 0.3
+    assert any("no more than golden runs may be" in note for note in among["a"].notes)
+    # What was lost, 25 and 100 rows of 500, is there in each; what one golden run shows beyond it is chance.
+    assert alone.recovery > 1.5 * calm["a"].recovery
+    assert among["a"].recovery == pytest.approx(calm["a"].recovery, abs=1)
+    assert among["a"].impact == pytest.approx(calm["a"].impact, rel=0.1)
+    assert among["a"].quality[0][-1] == pytest.approx(calm["a"].quality[0][-1], abs=0.05)
+    # A fault that strikes nothing is no damage, however much the runs differ.
+    none = found(0.5, 3, fault=FaultModel("corruption", "nothing"))["a"]
+    assert (none.recovery, none.impact) == (0, 0.0)
+    assert set(sum(none.quality, ())) == {1.0}
+
+
+def test_several_golden_runs_of_a_pipeline_without_chance_change_nothing(whole: Assessment) -> None:
+    assert run_campaign(market, small(golden=2)) == replace(whole, golden_runs=2)
+
+
 SCORED = pa.table({"at": [0, 1, 1, 2, 5], "x": [1.0, 2.0, None, 4.0, 8.0]})
 AT = np.array([0.0, 1, 1, 2, 5])
 
@@ -277,6 +320,7 @@ def test_what_is_affected() -> None:
         ({"outages": (1.0, -1.0)}, "--outages: seconds above 0"),
         ({"outages": (1.0, 1.0)}, "--outages: each length once"),
         ({"repeat": 0}, "--repeat"),
+        ({"golden": 0}, "--golden: from 1 to"),
         ({"at": 3.0}, "--at: one of the outages is needed"),
         ({"precision": -1.0}, "--precision"),
         ({"percentile": 2.0}, "--percentile"),
@@ -290,12 +334,12 @@ def test_settings_that_make_no_sense(changes: dict[str, Any], message: str) -> N
 
 @pytest.mark.spark
 def test_spark_gives_the_scores_of_the_trial(spark: Any) -> None:
-    made = market(rate=3000, epochs=3)
-    groups = (("Source",), ("TradeFilter",), ("BargainIndex", "QuoteFilter"))
-    settings = small(offsets=1, outages=(0.5, 1.0), repeat=1, groups=groups)
+    made = market(rate=4000, epochs=2)
+    groups = (("TradeFilter",), ("BargainIndex", "QuoteFilter"))
+    settings = small(offsets=1, outages=(1.0,), repeat=1, groups=groups)
     recording = record(made)
     targets = targets_of(made, settings)
-    plan = design(traces_of(recording, ["Source", "TradeFilter", "QuoteFilter"]), settings, targets)
+    plan = design(traces_of(recording, ["TradeFilter", "BargainIndex", "QuoteFilter"]), settings, targets)
     units = [plan.unit(target, 0, 0) for target in targets]
     on_spark = list(SparkJobs(spark, made, plan).measure(units))
     here = list(TrialHere(recording, plan).measure(units))

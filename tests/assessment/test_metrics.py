@@ -15,6 +15,7 @@ from scipy import stats
 
 from holdfast.assessment.metrics import (
     data_dependency,
+    noise_floor,
     outage_duration_impact,
     quality_impact,
     quality_score,
@@ -195,3 +196,23 @@ def test_against_scipy(quality: Any) -> None:
     if len(quality) > 1 and all(np.ptp(row) > 1e-6 for row in quality):
         assert deviation == pytest.approx(np.std(quality.mean(axis=1), ddof=1), abs=1e-12)
         assert accepted == (stats.f_oneway(*quality).pvalue >= 0.05)
+
+
+def test_noise_is_what_golden_runs_differ_by() -> None:
+    assert noise_floor([[1.0, 2.0]]).tolist() == [0.0, 0.0]
+    assert noise_floor([[1.0, 2.0, 0.0]] * 3).tolist() == [0.0, 0.0, 0.0]
+    draws = np.random.default_rng(4)
+    golden = draws.normal(100, 2, (3, 100))
+    floor = noise_floor(golden)
+    assert floor.min() == pytest.approx(3.6 * 0.02 * np.sqrt(4 / 3), rel=0.15)
+    passed = [(np.abs(draws.normal(100, 2, 100) / golden.mean(axis=0) - 1) > floor).sum() for _ in range(200)]
+    assert np.count_nonzero(passed) < 0.1 * 200  # of runs without a fault, one in twenty shows a section above it
+    assert (noise_floor([[1.0, 1.0], [1.0, 9.0]]) >= [0.0, 0.8]).all()
+
+
+def test_errors_within_noise_do_not_count() -> None:
+    golden, faulty = [1.0] * 5, [[1.2, 1.04, 1.0, 1.1, 1.0]]
+    assert recovery_time(faulty, golden, [0], percentile=1.0) == 4
+    assert recovery_time(faulty, golden, [0], percentile=1.0, noise=[0.1, 0.1, 0.1, 0.11, 0.1]) == 1
+    assert quality_impact(faulty, golden, [0], noise=0.15) == pytest.approx(0.04)
+    assert quality_impact(faulty, golden, [0], noise=0.2000001) == 0.0

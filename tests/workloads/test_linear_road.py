@@ -268,7 +268,8 @@ def test_latency_counts_from_the_second_of_the_tuple_to_the_output(tmp_path: Pat
     assert peak.most == pytest.approx(4.9)
     assert peak.p50 == pytest.approx(2.25)
     assert peak.sustained
-    assert [row[0] for row in peak.series] == [2, 3, 4, 5]
+    assert [row[0] for row in peak.series] == [0, 5]
+    assert peak.series[0][1] == pytest.approx(2.5)
     assert pq.read_table(tmp_path / "latencies.parquet").num_rows == 7
 
 

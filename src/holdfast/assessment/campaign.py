@@ -21,7 +21,7 @@ from scipy import stats
 from holdfast.assessment.engines import SIDE_BY_SIDE, Engine, SparkJobs, TrialHere, TrialProcesses
 from holdfast.assessment.experiments import Design, Measured, Settings, design
 from holdfast.assessment.placement import behaves_as, injection_targets
-from holdfast.assessment.recording import Recording, Subject, record, traces_of
+from holdfast.assessment.recording import Recording, Subject, output_of, record, traces_of
 from holdfast.assessment.results import RESULT, Assessment, assessed
 from holdfast.errors import Invalid
 from holdfast.topology import Topology
@@ -66,13 +66,15 @@ def run_campaign(
     targets = targets_of(subject, settings)
     notes = None if out is None else Notes.opened(out, subject, settings, engine)
     recording = record(subject)
-    plan = design(traces_of(recording, {name for each in targets.values() for name in each}), settings, targets)
+    more = tuple(output_of(record(subject)) for _ in range(settings.golden - 1))
+    traces = traces_of(recording, {name for each in targets.values() for name in each}, more)
+    plan = design(traces, settings, targets)
     with ExitStack() as stack:
         chosen: Engine
         if engine == "spark":
             chosen = SparkJobs(_session(spark, stack), subject, plan, together)
         elif cores > 1:
-            chosen = stack.enter_context(TrialProcesses(make, settings, targets, cores))
+            chosen = stack.enter_context(TrialProcesses(make, plan, cores))
         else:
             chosen = TrialHere(recording, plan)
         measured = run_waves(chosen, plan, notes, report)

@@ -49,6 +49,7 @@ def assess(
     sections: int = 100,
     threshold: float = 0.03,
     precision: float = 0.05,
+    golden: int = 2,
     seed: int = 0,
     report: Report | None = None,
 ) -> Assessment:
@@ -66,7 +67,8 @@ def assess(
     ``source``: a DataFrame; a streaming one is run to the end of what is there (``availableNow``) for each experiment.
     ``inject``: the points to strike, "source" being the input itself; all by default. ``key``: a column of ascending
     numbers, from the source to the output. Outages are in seconds: ``time`` names the source's event time column;
-    without one ``rate`` rows a second are assumed. ``score``, ``offsets`` and the rest: as in ``holdfast assess``.
+    without one ``rate`` rows a second are assumed. ``golden``: runs without a fault; what they differ by (``rand()``)
+    is noise and no damage. ``score``, ``offsets`` and the rest: as in ``holdfast assess``.
     """
     model = fault if isinstance(fault, FaultModel) else parse_fault(fault, seed)
     if model.kind not in DROPPING:
@@ -81,6 +83,7 @@ def assess(
         threshold=threshold,
         precision=precision,
         seed=seed,
+        golden=golden,
     )
     if key not in source.columns:
         raise Invalid(f"key {key!r}: the source has no such column; found: {', '.join(source.columns)}")
@@ -90,7 +93,7 @@ def assess(
         raise Invalid(f"time {time!r}: the source has no such column; found: {', '.join(source.columns)}")
     runs = DataFrameRuns(pipeline, source, key)
     points = runs.points(inject)
-    plan = design(runs.traces(points, time, rate), settings, {name: (name,) for name in points})
+    plan = design(runs.traces(points, time, rate, golden), settings, {name: (name,) for name in points})
     runs.plan = plan
     measured = run_waves(runs, plan, report=report)
     name = getattr(pipeline, "__name__", "pipeline")
@@ -114,8 +117,8 @@ class DataFrameRuns:
                 raise Invalid(f"inject {name!r}: the pipeline marks no such point; points: {', '.join(seen)}")
         return list(wanted) if wanted is not None else seen
 
-    def traces(self, points: Sequence[str], time: str | None, rate: float | None) -> Traces:
-        """One golden run, and where the rows stand that pass each point."""
+    def traces(self, points: Sequence[str], time: str | None, rate: float | None, golden: int) -> Traces:
+        """Golden runs, each built anew, since ``rand()`` draws its seed then; and where the rows pass each point."""
         output, frames = self._built(None)
         if self._key not in output.columns:
             found = ", ".join(output.columns)
@@ -130,8 +133,9 @@ class DataFrameRuns:
         order = np.argsort(at, kind="stable")
         seconds = at[order] / float(rate or 1) if time is None else np.asarray(clock["second"].to_numpy())[order]
         inputs = {name: np.sort(self._places(frames[name], name)) for name in points}
-        golden = self._collected(output)
-        return Traces(inputs, at[order], seconds, *self._arranged(golden))
+        first = self._arranged(self._collected(output))
+        more = tuple(self._arranged(self._collected(self._built(None)[0])) for _ in range(golden - 1))
+        return Traces(inputs, at[order], seconds, *first, more)
 
     def measure(self, units: Sequence[Unit]) -> Iterator[Measured]:
         assert self.plan is not None

@@ -6,7 +6,7 @@ Pure: from the traces of a golden run and settings to experiments; from the outp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -15,10 +15,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.assessment.faults import Burst, FaultModel, Floats
-from holdfast.assessment.metrics import ALPHA, PERCENTILE, THRESHOLD, quality_score
+from holdfast.assessment.metrics import (
+    ALPHA,
+    PERCENTILE,
+    SAME,
+    THRESHOLD,
+    noise_floor,
+    quality_score,
+    relative_error,
+)
 from holdfast.assessment.scores import Score, affected
 from holdfast.errors import Invalid
 
+Placed = tuple[pa.Table, Floats]
+"""Rows, and where each of them stands in the stream."""
 Rate = Literal["peak", "average"]
 RATES: tuple[Rate, ...] = get_args(Rate)
 OUTAGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -35,7 +45,8 @@ class Settings:
     dependency, recovery and impact are taken; the longest by default. ``groups``: operators that fail together instead
     of the targets that the placement rules choose. ``protected``: operators with replicas, for which an outage lasts
     no longer than ``failover`` seconds. ``precision``: an operator's repetitions end when the 95 % confidence intervals
-    of all its quality scores are narrower than this on either side; 0 runs them all.
+    of all its quality scores are narrower than this on either side; 0 runs them all. ``golden``: how many golden runs;
+    what they differ by is noise, and errors within it do not count.
     """
 
     score: Score
@@ -54,12 +65,14 @@ class Settings:
     protected: tuple[str, ...] = ()
     failover: float = 2.0
     seed: int = 0
+    golden: int = 1
 
     def __post_init__(self) -> None:
         number = self.offsets if isinstance(self.offsets, int) else len(self.offsets)
         for name, value, most in (
             ("offsets", number, MOST),
             ("repeat", self.repeat, MOST),
+            ("golden", self.golden, MOST),
             ("sections", self.sections, 10**6),
         ):
             if not 1 <= value <= most:
@@ -89,13 +102,22 @@ class Settings:
 
 @dataclass(frozen=True)
 class Traces:
-    """What a golden run shows: where the rows stand that reach each operator, the clock of the input, the output."""
+    """What a golden run shows: where the rows stand that reach each operator, the clock of the input, the output.
+
+    ``more``: the output of further golden runs, and where its rows stand.
+    """
 
     inputs: Mapping[str, Floats]
     places: Floats
     seconds: Floats
     golden: pa.Table
     golden_at: Floats
+    more: tuple[Placed, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Placed, ...]:
+        """The output of every golden run."""
+        return ((self.golden, self.golden_at), *self.more)
 
     @property
     def span(self) -> tuple[float, float]:
@@ -168,6 +190,9 @@ class Design:
     offsets: tuple[float, ...]
     grid: Grid
     golden_local: Floats
+    noise: Floats
+    noisy: bool
+    """``golden_local``: mean over golden runs; ``noise``: relative error of a section within which they lie."""
 
     @property
     def begins(self) -> list[int]:
@@ -201,13 +226,13 @@ class Design:
         rates = self.rates[target]
         return round(seconds * (rates.peak if self.settings.rate == "peak" else rates.average))
 
-    def measure(self, unit: Unit, outputs: Sequence[tuple[pa.Table, Floats]]) -> Measured:
+    def measure(self, unit: Unit, outputs: Sequence[Placed]) -> Measured:
         """Scores from the faulty outputs, one for each outage: a table and the position of each row."""
-        score, traces = self.settings.score, self.traces
-        hit = affected(traces.golden, traces.golden_at, *outputs[-1])
-        golden = score.of(_within(traces.golden, traces.golden_at, hit))
-        quality = [quality_score(score.of(_within(rows, at, hit)), golden) for rows, at in outputs]
+        score = self.settings.score
         local = [score.local(rows, self.grid.of(at), self.grid.count) for rows, at in outputs]
+        hit, where = self._affected(outputs[-1], local[-1])
+        golden = float(np.mean([score.of(_within(rows, where(at), hit)) for rows, at in self.traces.runs]))
+        quality = [quality_score(score.of(_within(rows, where(at), hit)), golden) for rows, at in outputs]
         return Measured(
             unit.target,
             unit.offset,
@@ -217,6 +242,16 @@ class Design:
             tuple(float(each) for each in quality) if len(hit) else (1.0,) * len(outputs),
             tuple(tuple(each.tolist()) for each in local),
         )
+
+    def _affected(self, faulty: Placed, local: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
+        """The places that a fault has changed, and how to tell a row's place: its position, if golden runs are alike.
+
+        Where they are not, every row may differ by itself; what tells then is a section that is off by more than noise.
+        """
+        if not self.noisy:
+            return affected(self.traces.golden, self.traces.golden_at, *faulty), lambda at: at
+        wrong = relative_error(local, self.golden_local) > np.maximum(self.noise, SAME)
+        return np.flatnonzero(wrong).astype(np.float64), lambda at: self.grid.of(at).astype(np.float64)
 
 
 def design(traces: Traces, settings: Settings, targets: Mapping[str, tuple[str, ...]]) -> Design:
@@ -236,9 +271,10 @@ def design(traces: Traces, settings: Settings, targets: Mapping[str, tuple[str, 
             if not low <= each <= high:
                 raise Invalid(f"--offsets: the stream lies between {low:g} and {high:g}, got {each:g}")
     grid = Grid(low, width, settings.sections)
-    local = settings.score.local(traces.golden, grid.of(traces.golden_at), grid.count)
+    local = np.array([settings.score.local(rows, grid.of(at), grid.count) for rows, at in traces.runs])
+    noisy = any(len(affected(traces.golden, traces.golden_at, *other)) for other in traces.more)
     rates = {label: _rates(traces, operators[0]) for label, operators in targets.items()}
-    return Design(settings, traces, targets, rates, offsets, grid, local)
+    return Design(settings, traces, targets, rates, offsets, grid, local.mean(axis=0), noise_floor(local), noisy)
 
 
 def _rates(traces: Traces, operator: str) -> Rates:

@@ -16,6 +16,7 @@ from holdfast.errors import Invalid
 
 Floats = NDArray[np.float64]
 THRESHOLD, PERCENTILE, ALPHA = 0.03, 0.9, 0.05
+SURE = 0.95
 SAME = 1e-12
 """Values that differ by less than this share of their size are equal: the rest is rounding."""
 
@@ -71,20 +72,43 @@ def data_dependency(quality: ArrayLike, alpha: float = ALPHA) -> tuple[float, bo
     return deviation, bool(stats.f_oneway(*scores).pvalue >= alpha)
 
 
+def noise_floor(golden: ArrayLike) -> Floats:
+    """The relative error that a section may show without any fault; ``golden[run, section]`` are local scores.
+
+    The runs' deviation from their mean, pooled over sections, becomes a limit that no section passes by chance in
+    nineteen of twenty runs; a section whose golden runs lie farther apart than that has their distance as its limit.
+    One run tells nothing of noise: 0.
+    """
+    scores = _table(golden, "golden", "run, section")
+    runs = len(scores)
+    if runs == 1:
+        return np.zeros(scores.shape[1])
+    apart = relative_error(scores, scores.mean(axis=0))
+    apart[apart <= SAME] = 0.0
+    counted = int(scores.any(axis=0).sum())
+    if not apart.any():
+        return np.zeros(scores.shape[1])
+    freedom = counted * (runs - 1)
+    deviation = math.sqrt(float(np.square(apart).sum()) / freedom)
+    limit = float(stats.t.ppf(1 - (1 - SURE) / 2 / counted, freedom)) * deviation * math.sqrt(1 + 1 / runs)
+    return np.maximum(limit, apart.max(axis=0))
+
+
 def recovery_time(
     faulty: ArrayLike,
     golden: ArrayLike,
     begin: ArrayLike,
     threshold: float = THRESHOLD,
     percentile: float = PERCENTILE,
+    noise: ArrayLike = 0.0,
 ) -> int:
     """The section by which ``percentile`` of all wrong sections have passed, counted from 1 at ``begin``; the worst.
 
     ``faulty[offset, section]`` and ``golden`` likewise (or one row for all offsets) hold mean local scores; a section
     is wrong if its relative error is above ``threshold``. ``begin[offset]`` is the place, from 0, of the first section
-    after the injection. 0 where no section is wrong.
+    after the injection. 0 where no section is wrong. ``noise``: errors up to this, of each section or of all, are none.
     """
-    errors, first = _errors(faulty, golden, begin, threshold, percentile)
+    errors, first = _errors(faulty, golden, begin, threshold, percentile, noise)
     return max(_index(row[at:], threshold, percentile) for row, at in zip(errors, first, strict=True))
 
 
@@ -94,9 +118,10 @@ def quality_impact(
     begin: ArrayLike,
     threshold: float = THRESHOLD,
     percentile: float = PERCENTILE,
+    noise: ArrayLike = 0.0,
 ) -> float:
     """The sum of squared errors of the wrong sections up to the offset's recovery time; the worst over offsets."""
-    errors, first = _errors(faulty, golden, begin, threshold, percentile)
+    errors, first = _errors(faulty, golden, begin, threshold, percentile, noise)
     return max(_squares(row[at:], threshold, percentile) for row, at in zip(errors, first, strict=True))
 
 
@@ -120,7 +145,7 @@ def _squares(errors: Floats, threshold: float, percentile: float) -> float:
 
 
 def _errors(
-    faulty: ArrayLike, golden: ArrayLike, begin: ArrayLike, threshold: float, percentile: float
+    faulty: ArrayLike, golden: ArrayLike, begin: ArrayLike, threshold: float, percentile: float, noise: ArrayLike
 ) -> tuple[Floats, NDArray[np.int64]]:
     if not (math.isfinite(threshold) and threshold >= 0):
         raise Invalid(f"threshold must be 0 or more, such as 0.03, got {threshold!r}")
@@ -135,7 +160,8 @@ def _errors(
         raise Invalid(
             f"begin: one section number, 0 or more, for each of {len(local)} offsets is needed, got {first.tolist()}"
         )
-    return relative_error(local, right), first.astype(np.int64)
+    errors = relative_error(local, right)
+    return np.where(errors <= _numbers(noise, "noise"), 0.0, errors), first.astype(np.int64)
 
 
 def _constant(values: Floats) -> bool:

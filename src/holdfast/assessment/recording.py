@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.assessment.experiments import Traces
+from holdfast.assessment.experiments import Placed, Traces
 from holdfast.assessment.faults import Burst, Floats, positions
 from holdfast.assessment.injection import opened, raw_name, side_by_side
 from holdfast.errors import HoldfastError, Invalid
@@ -118,17 +118,21 @@ def output_positions(table: pa.Table, key: str | None, epoch: int) -> Floats:
     return positions(table, key, epoch, "the output")
 
 
-def together_at(tables: Sequence[pa.Table], key: str | None) -> tuple[pa.Table, Floats]:
+def together_at(tables: Sequence[pa.Table], key: str | None) -> Placed:
     """The output of all epochs as one table, and where each row stands."""
     places = [output_positions(table, key, epoch) for epoch, table in enumerate(tables)]
     return together(tables), np.concatenate([*places, np.empty(0)])
 
 
-def traces_of(recording: Recording, operators: Iterable[str]) -> Traces:
-    """What the golden run shows of these operators."""
+def traces_of(recording: Recording, operators: Iterable[str], more: tuple[Placed, ...] = ()) -> Traces:
+    """What the golden run shows of these operators; ``more``: the outputs of further golden runs."""
+    return Traces({name: recording.inputs(name) for name in operators}, *recording.clock(), *output_of(recording), more)
+
+
+def output_of(recording: Recording) -> Placed:
+    """The output of a golden run, and where its rows stand."""
     subject = recording.subject
-    golden, at = together_at([recording.output(epoch) for epoch in range(subject.epochs)], subject.key)
-    return Traces({name: recording.inputs(name) for name in operators}, *recording.clock(), golden, at)
+    return together_at([recording.output(epoch) for epoch in range(subject.epochs)], subject.key)
 
 
 def record(subject: Subject) -> Recording:

@@ -12,11 +12,13 @@ import numpy as np
 
 from holdfast.assessment.experiments import Design, Measured
 from holdfast.assessment.metrics import (
+    Floats,
     data_dependency,
     outage_duration_impact,
     quality_impact,
     quality_score,
     recovery_time,
+    relative_error,
 )
 from holdfast.errors import Invalid
 
@@ -50,7 +52,11 @@ class OperatorResult:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The result of a campaign, and of what. ``content()`` is its JSON."""
+    """The result of a campaign, and of what. ``content()`` is its JSON.
+
+    ``golden``: the mean score of the golden runs; ``golden_spread``: their standard deviation, as a share of it;
+    ``noise``: the relative error of a section within which golden runs lie, the median of all sections.
+    """
 
     subject: str
     engine: str
@@ -65,6 +71,9 @@ class Assessment:
     operators: tuple[OperatorResult, ...]
     protected: tuple[str, ...] = ()
     failover: float = 0.0
+    golden_runs: int = 1
+    golden_spread: float = 0.0
+    noise: float = 0.0
 
     def __getitem__(self, operator: str) -> OperatorResult:
         """The result that stands for an operator."""
@@ -95,6 +104,7 @@ def assessed(
 ) -> Assessment:
     """The four metrics for every target. The order of ``measured`` does not matter."""
     settings = design.settings
+    golden = [settings.score.of(rows) for rows, _ in design.traces.runs]
     by_key = {each.key: each for each in measured}
     results = []
     for target in design.targets:
@@ -110,12 +120,22 @@ def assessed(
         settings.outages[settings.fixed],
         design.offsets,
         design.grid.width,
-        settings.score.of(design.traces.golden),
+        float(np.mean(golden)),
         len(by_key) * len(settings.outages),
         tuple(results),
         settings.protected,
         settings.failover if settings.protected else 0.0,
+        len(golden),
+        _spread(golden),
+        float(np.median(design.noise)),
     )
+
+
+def _spread(scores: Sequence[float]) -> float:
+    """The standard deviation of scores as a share of their mean, or as it is where that is 0."""
+    if len(scores) == 1:
+        return 0.0
+    return float(np.std(scores, ddof=1)) / (abs(float(np.mean(scores))) or 1.0)
 
 
 def _operator(
@@ -128,7 +148,8 @@ def _operator(
     means = quality.mean(axis=1)
     deviation, accepted = data_dependency(quality[:, :, fixed], settings.alpha)
     limits = (settings.threshold, settings.percentile)
-    impacts = [quality_impact(local[[i]], golden[[i]], [begin], *limits) for i, begin in enumerate(design.begins)]
+    begins, noise = design.begins, design.noise
+    impacts = [quality_impact(local[[i]], golden[[i]], [begin], *limits, noise) for i, begin in enumerate(begins)]
     worst = int(np.argmax(impacts))
     rates = design.rates[target]
     return OperatorResult(
@@ -139,14 +160,14 @@ def _operator(
         outage_duration_impact(means, settings.outages),
         deviation,
         accepted,
-        recovery_time(local, golden, design.begins, *limits),
+        recovery_time(local, golden, begins, *limits, noise),
         max(impacts),
         quality.shape[1],
         table[0][0].rows,
         tuple(tuple(row) for row in means.tolist()),
-        tuple(quality_score(local[worst], golden[worst])[design.begins[worst] :].tolist()),
+        tuple(quality_score(local[worst], golden[worst])[begins[worst] :].tolist()),
         worst,
-        tuple(_notes(design, table, quality, rates.peak)),
+        (*_notes(design, table, quality, rates.peak), *_within_noise(design, local)),
     )
 
 
@@ -169,6 +190,17 @@ def _notes(design: Design, table: Sequence[Sequence[Measured]], quality: Any, pe
     elif np.ptp(quality.mean(axis=1), axis=1).max() == 0:
         notes.append("the quality score is the same for every outage: its correlation is 0 by definition")
     return notes
+
+
+def _within_noise(design: Design, local: Floats) -> list[str]:
+    """What looks like damage and is the pipeline's own chance, at the offset that has most of it."""
+    errors = relative_error(local, np.broadcast_to(design.golden_local, local.shape))
+    passed = (errors > design.settings.threshold) & (errors <= design.noise)
+    most = max(int(row[begin:].sum()) for row, begin in zip(passed, design.begins, strict=True))
+    if not most:
+        return []
+    limit = f"{design.settings.threshold:.0%}"
+    return [f"{most} sections are off by more than {limit}, but no more than golden runs may be: they do not count"]
 
 
 def read_assessment(directory: str | Path) -> Assessment:

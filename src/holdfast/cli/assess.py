@@ -57,6 +57,9 @@ def assess(
     precision: Annotated[
         float, typer.Option(help="stop repeating when quality scores are known this well (95 % confidence); 0: never")
     ] = 0.05,
+    golden: Annotated[
+        int, typer.Option(help="runs without a fault; what they differ by is the pipeline's own noise and no damage")
+    ] = 1,
     replicas: Annotated[str, typer.Option(help="assess with these replicas in force, such as A/0,B/0")] = "",
     plan: Annotated[
         Path | None, typer.Option(help="assess with the replicas of holdfast plan --format json in force")
@@ -109,6 +112,7 @@ def assess(
         protected=protected(subject.pipeline, [*_listed(replicas), *_planned(plan)]),
         failover=failover,
         seed=seed,
+        golden=golden,
     )
     earlier = read_assessment(before) if before is not None else None
     began = time.monotonic()
@@ -196,6 +200,8 @@ def _read(console: Console, result: Assessment, earlier: Assessment | None, seco
             console.print(f"{', '.join(others)}: as {each.operator}", highlight=False)
         for note in each.notes:
             console.print(f"{each.operator}: {note}", highlight=False)
+    if result.golden_runs > 1:
+        console.print(_golden(result), highlight=False, soft_wrap=True)
     if earlier is not None:
         console.print("before: recovery and impact of the earlier assessment", highlight=False)
     console.print(
@@ -204,6 +210,15 @@ def _read(console: Console, result: Assessment, earlier: Assessment | None, seco
         + ("" if out is None else f"; results and {PAGE} in {out}"),
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _golden(result: Assessment) -> str:
+    if not result.noise:
+        return f"{result.golden_runs} golden runs gave the same"
+    return (
+        f"{result.golden_runs} golden runs: score {result.golden:g}, deviation {result.golden_spread:.2%}; "
+        f"a section that is off by up to {result.noise:.1%} or so is noise"
     )
 
 

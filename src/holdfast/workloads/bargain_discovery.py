@@ -31,7 +31,7 @@ LATEST = 5
 """How many trades of a symbol an average is taken over."""
 OCTAVES = 12
 SYMBOLS = 2**OCTAVES - 1
-"""Ranks 1, 2-3, 4-7 ... 2,048-4,095 are twelve octaves, each with the same share of the rows: Zipf's law, exponent 1."""
+"""Ranks 1, 2-3, 4-7 ... 2,048-4,095 are twelve octaves, each with the same share of rows: Zipf's law, exponent 1."""
 QUOTES = 0.8
 TRADE, QUOTE = "trade", "quote"
 KIND, SYMBOL, NOISE, SIZE = 0, 1, 2, 3

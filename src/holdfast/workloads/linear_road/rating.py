@@ -34,16 +34,18 @@ HOPELESS = 30.0
 """A job that is so many seconds behind while it warms up will not keep up."""
 LATENCIES = "latencies.parquet"
 PERCENTILES = (50, 95, 99, 100)
+BIN = 5
+"""Seconds whose answers are summed up together: those of one second mostly leave at once, equally late."""
 Percentiles = tuple[int, float, float, float, float]
-"""A second, and the percentiles of latency of the answers to its tuples."""
+"""The second at which a bin begins, and the percentiles of latency of the answers to its tuples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
     """What a run at the peak showed. Latencies in seconds, of the answers to tuples due in the measured time.
 
-    ``behind``: how late the job was when it was given up, None if it was not. ``series``: for each second of the
-    measured time the 50th, 95th and 99th percentile and the most.
+    ``behind``: how late the job was when it was given up, None if it was not. ``series``: for every five
+    seconds of the measured time the 50th, 95th and 99th percentile and the most.
     """
 
     expressways: int
@@ -166,7 +168,7 @@ def measured(folder: Path, expressways: int, load: Load, behind: float | None) -
     if len(latency):
         found = np.percentile(latency, PERCENTILES).tolist()
     p50, p95, p99, most = found
-    series = tuple(_series(second, latency))
+    series = tuple(_series(second // BIN * BIN, latency))
     rate = RATE * expressways
     return Peak(expressways, rate, load.seconds, len(latency), p50, p95, p99, most, behind, len(published), series)
 
