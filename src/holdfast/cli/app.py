@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "Run a workload on Spark.",
     "report": "Make a page of a run: one HTML file that needs no network.",
     "history": "Why a run recovered the way it did.",
+    "scale": "Give an operator of a running job more tasks, or fewer.",
     "fidelity": "How much of the answer is left when these tasks fail.",
     "plan": "Which tasks to replicate within a budget.",
     "schedule": "What to recover first while capacity comes back after a failure.",

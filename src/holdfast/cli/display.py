@@ -89,6 +89,16 @@ class Display:
                 self._tell(event, f"recovery: {event['why']}")
             case "replicas planned":
                 self._tell(event, f"replicas: {', '.join(event['tasks']) or 'none'} ({event['why']})")
+            case "scaled" if "new" in event:
+                self._tell(event, f"{event['operator']} has {event['tasks']} tasks now ({event['why']})")
+            case "scaling aborted" | "scaling refused":
+                self._tell(event, f"{event['kind']}: {event['operator']}: {event['reason']}")
+            case "recovering in parallel":
+                self._tell(event, f"{', '.join(event['tasks'])} come back as {event['into']} each: {event['why']}")
+            case "cannot scale":
+                self._tell(event, str(event["why"]))
+            case "nodes wanted" if not event["given"]:
+                self._tell(event, f"{event['count']} more nodes are wanted, but this Spark master gives none")
             case "fault":
                 self._tell(event, f"fault: {event['fault']}")
         if self._live is not None:
@@ -182,7 +192,9 @@ class Display:
         fed = {stream["to"] for stream in self._topology.get("streams", [])}
         queries = {query["sink"] for query in self._topology.get("queries", [])}
         for operator in operators:
-            name, count = operator["name"], operator["parallelism"]
+            name = operator["name"]
+            # As many as there are by now: operators are scaled while the job runs.
+            count = sum(task.rpartition("/")[0] == name for task in self._tasks.status) or operator["parallelism"]
             text.append(f"{name:>{width}}  ", style="bold")
             if name not in fed:
                 text.append(f"{'●' * min(count, WIDEST)}", style="dim")

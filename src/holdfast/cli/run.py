@@ -80,6 +80,15 @@ def run(
     scheduler: Annotated[str, typer.Option(help="order of recovery, as in holdfast schedule")] = "incremental",
     recovery: Annotated[str, typer.Option(help=f"one of {', '.join(RECOVERIES)}")] = "incremental",
     capacity: Annotated[float | None, typer.Option(min=0, help="what a node can carry, in task costs")] = None,
+    parallel_recovery: Annotated[
+        int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
+    ] = 1,
+    elastic: Annotated[bool, typer.Option("--elastic", help="scale operators out and in by their load")] = False,
+    scale_above: Annotated[
+        float | None, typer.Option(help="share of one core from which --elastic scales a task out, 0.7 by default")
+    ] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, help="nodes that the job may grow to")] = None,
+    pool: Annotated[int, typer.Option(min=0, help="nodes that stand by without tasks")] = 0,
     rejoin_after: Annotated[float, typer.Option(min=0, help="seconds until a lost logical node is replaced")] = 3.0,
     verify: Annotated[bool, typer.Option(help="run every epoch twice and refuse answers that differ")] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
@@ -100,7 +109,8 @@ def run(
     holdfast run word-count --epochs 20;
     holdfast run word-count --nodes 4 --budget 2 --epochs 20 --fault "kill node-1,node-2 at epoch 8";
     holdfast run hashtags --input tweets.parquet --epochs 10 --out run-1;
-    holdfast run top-k --epochs 500 --ui --metrics 9400 --log json
+    holdfast run top-k --epochs 500 --ui --metrics 9400 --log json;
+    holdfast run word-count --nodes 2 --max-nodes 6 --pool 1 --elastic --epochs 500 --out run-1
     """
     chosen = workload(name)
     folder = (out or Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))).absolute()
@@ -127,6 +137,7 @@ def run(
         raise Invalid(f"--replicas: {error}") from None
     if tasks and budget is not None:
         raise Invalid("--replicas and --budget: give one of them; a budget lets the planner choose the replicas")
+    policy = _policy(elastic, scale_above, max_nodes, nodes, pool)
     make_folder(folder)
     if ui_port and not ui:
         raise Invalid(f"--ui-port {ui_port}: it is the port of --ui, which is not given")
@@ -154,9 +165,25 @@ def run(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
-            verify=verify, force=force, listeners=listeners,
+            verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
+            elastic=policy, max_nodes=max_nodes, pool=pool,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
+
+
+def _policy(
+    elastic: bool, above: float | None, max_nodes: int | None, nodes: int | None, pool: int
+) -> dict[str, Any] | bool:
+    """What ``holdfast.start`` takes for ``elastic``; Invalid for options that do not go together."""
+    if max_nodes is not None and nodes is not None and max_nodes < nodes + pool:
+        raise Invalid(f"--max-nodes {max_nodes}: --nodes and --pool alone are {nodes + pool}")
+    if above is None:
+        return elastic
+    if not elastic:
+        raise Invalid(f"--scale-above {above:g}: it is for --elastic, which is not given")
+    if not 0 < above <= 1:
+        raise Invalid(f"--scale-above {above:g}: must be above 0 and at most 1, a share of one core")
+    return {"threshold": above}
 
 
 def spark_interval(written: str) -> str:

@@ -56,7 +56,7 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
         "wanted_epochs": started[-1].get("epochs") if started else None,
         "master": started[-1].get("master") if started else None,
         "settings": started[-1].get("settings", {}) if started else {},
-        "topology": _drawn(model) if model is not None else None,
+        "topology": _drawn(model, most_tasks(events)) if model is not None else None,
         "lanes": LANES,
         "timeline": timeline(events, times),
         "frames": _thin_frames(frames(events, times)),
@@ -91,8 +91,20 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _drawn(topology: Topology) -> dict[str, Any]:
-    """The topology as the page draws it: operators in columns, and who talks to whom."""
+def most_tasks(events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The most tasks that operators had which were scaled while the job ran."""
+    most: dict[str, int] = {}
+    for event in events:
+        if event["kind"] == "scaled":
+            most[event["operator"]] = max(event["tasks"], most.get(event["operator"], 0))
+        elif event["kind"] == "recovering in parallel":
+            for name, tasks in event["operators"].items():
+                most[name] = max(tasks, most.get(name, 0))
+    return most
+
+
+def _drawn(topology: Topology, scaled: Mapping[str, int]) -> dict[str, Any]:
+    """The topology as the page draws it: operators in columns, and who talks to whom. ``scaled``: their most tasks."""
     depth: dict[str, int] = {}
     queries = {query.sink: query.priority for query in topology.queries}
     operators = []
@@ -101,7 +113,7 @@ def _drawn(topology: Topology) -> dict[str, Any]:
         operators.append(
             {
                 "name": operator.name,
-                "tasks": operator.parallelism,
+                "tasks": max(operator.parallelism, scaled.get(operator.name, 0)),
                 "column": depth[operator.name],
                 "stateful": operator.stateful,
                 "join": operator.inputs == "correlated",
@@ -110,7 +122,12 @@ def _drawn(topology: Topology) -> dict[str, Any]:
             }
         )
     streams = [
-        {"from": stream.source, "to": stream.target, "partitioning": stream.partitioning} for stream in topology.streams
+        {
+            "from": stream.source,
+            "to": stream.target,
+            "partitioning": "full" if {stream.source, stream.target} & set(scaled) else stream.partitioning,
+        }
+        for stream in topology.streams
     ]
     return {"operators": operators, "streams": streams}
 

@@ -38,6 +38,14 @@ class Tasks:
                 self.replicas.update(event["placed"])
             case "replicas planned":
                 self.replicas = {task: node for task, node in self.replicas.items() if task in event["tasks"]}
+            case "scaled":
+                self._scaled(event["operator"], event["tasks"])
+                for task, node in event.get("new", {}).items():
+                    self.homes[task], self.status[task] = node, "exact"
+                    self.replicas.pop(task, None)
+            case "recovering in parallel":
+                for operator, tasks in event["operators"].items():
+                    self._scaled(operator, tasks)
             case "epoch":
                 self._epoch(event.get("inexact", {}))
             case _:
@@ -54,6 +62,15 @@ class Tasks:
             if operator["name"] in fed
         }
         self.status, self.homes, self.replicas, self.nodes, self.begun = fresh, {}, {}, {}, False
+
+    def _scaled(self, operator: str, tasks: int) -> None:
+        """The operator has so many tasks now: those beyond are no more, new ones are down until they have a home."""
+        there = {f"{operator}/{number}" for number in range(tasks)}
+        for held in (self.status, self.homes, self.replicas):
+            for task in [each for each in held if each.rpartition("/")[0] == operator and each not in there]:
+                del held[task]
+        for task in there:
+            self.status.setdefault(task, "down")
 
     def _lost(self, nodes: Iterable[str]) -> None:
         gone = set(nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-LANES = ("failures", "nodes", "replicas", "plans", "replays", "checkpoints", "job")
+LANES = ("failures", "nodes", "replicas", "plans", "scaling", "replays", "checkpoints", "job")
 SHOWN = 6
 """So many names are listed; more are counted."""
 
@@ -84,6 +84,21 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
                 f"recover {len(event['recover'])} tasks",
                 (f"{event['why']}: {_placed(event['recover'])}{waiting}"),
             )
+        case "scaling begun":
+            new = f"{_placed(event['new'])}: {event['why']}"
+            return "scaling", f"{event['operator']} to {event['tasks']} tasks begun", new
+        case "scaled":
+            new = _placed(event["new"]) if "new" in event else "nothing had to change"
+            return "scaling", f"{event['operator']} has {event['tasks']} tasks", f"{new}: {event['why']}"
+        case "cannot scale":
+            return "scaling", f"{event['task']} stays a bottleneck", str(event["why"])
+        case "scaling aborted":
+            again = "; it will be tried again" if event["again"] else "; given up"
+            return "scaling", f"scaling of {event['operator']} broken off", f"{event['reason']}{again}"
+        case "scaling refused":
+            return "scaling", f"{event['operator']} cannot be scaled", str(event["reason"])
+        case "recovering in parallel":
+            return "plans", f"{names(event['tasks'])} come back as {event['into']} each", str(event["why"])
         case "waiting":
             return "plans", "waiting", str(event["why"])
         case "replay":

@@ -6,7 +6,7 @@ replay of what was lost, checkpoints, replicas. At most one epoch run, one repla
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
 from holdfast.recovery import place, recover, room
@@ -26,33 +26,52 @@ from holdfast.runtime.events import (
     NodesJoined,
     NodesLost,
     Publish,
-    Record,
     ReplicasPlanned,
     Report,
     Run,
     RunBroken,
     RunDone,
+    ScaleWanted,
     Trim,
     Work,
 )
 from holdfast.runtime.lanes import answered, exact_works, tentative_works
 from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.replay import Copy, Keep, replay
+from holdfast.runtime.rescaling import HANDOVER, Rescaling
+from holdfast.runtime.scaling import Scaling
 from holdfast.runtime.settings import Settings
+from holdfast.runtime.shape import Shape, reshaped, why_not
 from holdfast.runtime.standing import Fork, Home, Standing
 from holdfast.topology import Task, Topology
 
-HANDOVER = 3
-"""Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
 
-class Coordinator:
-    """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none)."""
+class Coordinator(Rescaling):
+    """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
-    def __init__(self, topology: Topology, settings: Settings, checkpoint: int = -1, head: int = -1) -> None:
-        self.topology = topology
+    ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
+    ``published``: up to which epoch each task's output was found. ``scalable``: operators whose state can be cut; those
+    whose streams allow it when None.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Settings,
+        checkpoint: int = -1,
+        head: int = -1,
+        *,
+        shape: Shape | None = None,
+        saved: Shape | None = None,
+        published: Mapping[Task, int] | None = None,
+        scalable: Collection[str] | None = None,
+    ) -> None:
+        self.declared = topology
+        self.shape = shape or Shape()
+        self.topology = topology = reshaped(topology, self.shape)
         self.settings = settings
         self.standing = Standing(topology, checkpoint, head)
         self.pending: int | None = None
@@ -60,15 +79,21 @@ class Coordinator:
         self.halted = False
         self.backup = settings.recovery == "upstream-backup"
         self.buffering = self.backup or (settings.recovery == "incremental" and head > checkpoint)
-        wanted = {query.sink for query in topology.queries} | {sink.name for sink in topology.sinks}
-        self.output_tasks = frozenset(task for task in topology.tasks if task.operator in wanted)
-        self._published: dict[Task, int] = {}
+        self.outputs = frozenset({query.sink for query in topology.queries} | {sink.name for sink in topology.sinks})
+        self.output_tasks = frozenset(task for task in topology.tasks if task.operator in self.outputs)
+        self._published: dict[Task, int] = dict(self.shape.done)
+        self._found = dict(published or {})
+        names = [each.name for each in topology.operators if why_not(self.declared, each.name) is None]
+        able = frozenset(names if scalable is None else set(names) & set(scalable))
+        self.scaling = Scaling(self.declared, able, self.shape.version + 1)
+        self._saved = saved or Shape()
         self._measurements = Measurements(topology)
         self._measured = topology
         self._live: int | None = None
         self._replaying: int | None = None
         self._checkpointing: int | None = None
         self._checkpointing_since = -1
+        self._checkpointing_shape = self.shape
         self._checkpoint_wanted = False
         self._answer_first = False
         self._answer_due = False
@@ -84,7 +109,7 @@ class Coordinator:
         self._whole_next = False
         self._mute: set[Task] = set()
         self._out: list[Instruction] = []
-        self.replicated = self._checked_replicas(settings.replicas)
+        self.replicated = self._inherited(self._checked_replicas(settings.replicas, self.declared), Shape())
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do, now that this has happened."""
@@ -119,25 +144,28 @@ class Coordinator:
                 self._checkpoint_wanted = self.standing.head > self.standing.checkpoint
             case ReplicasPlanned():
                 self._plan_replicas(event)
+            case ScaleWanted():
+                self._scale_wanted(event)
             case CapacityLifted():
                 self._lifted = self._plan_due = True
         if self._can_act():
             self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
+            self._scale()
             self._run_epoch()
             self._run_replay()
             self._run_checkpoint()
         return self._out
 
-    def _checked_replicas(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+    def _checked_replicas(self, tasks: tuple[Task, ...], topology: Topology) -> tuple[Task, ...]:
         for task in tasks:
-            if task not in self.standing.tasks:
+            if task not in topology.index or not topology.inputs_of(task.operator):
                 raise Invalid(f"replica {task}: only tasks with inputs are replicated; Spark reads sources anywhere")
         return tasks
 
     def _plan_replicas(self, event: ReplicasPlanned) -> None:
-        self.replicated = self._checked_replicas(event.tasks)
+        self.replicated = self._checked_replicas(event.tasks, self.topology)
         wanted = set(event.tasks)
         self.standing.replicas = {t: home for t, home in self.standing.replicas.items() if t in wanted}
         self._record("replicas planned", tasks=[str(task) for task in event.tasks], why=event.why)
@@ -204,6 +232,12 @@ class Coordinator:
         )
         if promoted:
             self._record("promoted", tasks=[str(task) for task in promoted], epoch=self._failed_at)
+        if (shadow := self.scaling.shadow) is not None:
+            hit = sorted(gone & {home.node for home in shadow.homes.values()})
+            if hit:
+                self._abort_scaling(f"{', '.join(hit)} was lost with new tasks on it")
+            elif lost:
+                self._abort_scaling(f"{', '.join(sorted(gone))} was lost, and {len(lost)} tasks are down")
 
     def _buffer_if_down(self) -> None:
         """Adaptive buffering begins when something is down; a checkpoint after recovery ends it."""
@@ -215,6 +249,8 @@ class Coordinator:
         if event.epoch != self.standing.checkpoint:
             return
         self.standing.fall_back(event.fallback)
+        if self.scaling.shadow is not None:
+            self._abort_scaling(f"checkpoint {event.epoch}, which the new tasks came from, is damaged")
         self._whole_next = self._checkpoint_wanted = True
         self._record("checkpoint lost", epoch=event.epoch, fallback=event.fallback)
 
@@ -225,6 +261,8 @@ class Coordinator:
             self._live = None
         if number == self._replaying:
             self._replaying = None
+        if self.scaling.shadow is not None and self.scaling.shadow.run == number:
+            self.scaling.shadow.run = None
 
     def _done(self, event: RunDone) -> None:
         run = self.runs.get(event.run)
@@ -232,6 +270,9 @@ class Coordinator:
             return
         checkpoint, went = self._begun[event.run]
         self._forget(event.run)
+        if not run.settled:
+            self._shadow_done(run, event.reports, went, checkpoint == self.standing.checkpoint)
+            return
         if self._uncommitted(run, [report for report in event.reports if report.status != "committed"]):
             return
         if run.live is not None:
@@ -387,11 +428,13 @@ class Coordinator:
     def _durable(self, event: CheckpointDurable) -> None:
         standing = self.standing
         self._checkpointing = None
+        saved, self._checkpointing_shape = self._checkpointing_shape, self.shape
         if self._checkpointing_since not in (-1, standing.checkpoint):
             # It holds what changed since a checkpoint that turned out damaged meanwhile.
             self._record("checkpoint broken", epoch=event.epoch, reason="built upon a damaged one")
             return
         standing.checkpoint = event.epoch
+        self._saved = saved
         standing.side.clear()
         standing.raise_to_checkpoint(self._busy)
         self._whole_next = False
@@ -413,6 +456,9 @@ class Coordinator:
         down = frozenset(standing.down)
         if not down or not self._plan_due:
             return
+        if self._split_lost(down):
+            return
+        standing, down = self.standing, frozenset(self.standing.down)
         self._plan_due = False
         nodes = standing.loads(self._capacity())
         capacity = room(nodes, ceiling=1.0)
@@ -475,9 +521,10 @@ class Coordinator:
             self._epoch_done(epoch)
             return
         behind = standing.behind()
-        if not self._answer_first and self._join_now(behind):
+        shadow = self.scaling.shadow
+        if not self._answer_first and (self._join_now(behind) or self._switch_next(behind)):
             return
-        if not any(copy.lane == "exact" for copy in behind):
+        if not any(copy.lane == "exact" for copy in behind) and (shadow is None or shadow.at(standing.head)):
             self._overtaken = 0
         elif self._overtaken >= self.settings.replay_chunk // 2:
             # A source with a backlog would keep ahead of those who catch up for ever: let them gain on it.
@@ -504,7 +551,7 @@ class Coordinator:
         return bool(near) and (self._replaying is None or any((copy.task, copy.lane) in busy for copy in near))
 
     def _near(self, behind: list[Copy]) -> list[Copy]:
-        return self.standing.near(behind, max(HANDOVER, self.settings.replay_chunk // 2))
+        return self.standing.near(behind, self._handover)
 
     def _run_replay(self) -> None:
         """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.
@@ -516,10 +563,13 @@ class Coordinator:
         if self._replaying is not None or (self._answer_first and due):
             return
         behind = standing.behind()
+        if not behind:
+            self._run_shadow()
+            return
         behind = self._near(behind) or behind
         live = self.runs.get(self._live) if self._live is not None else None
         taken = {(work.task, work.node) for work in live.works if work.lane in ("exact", "replica")} if live else set()
-        if not behind or any((copy.task, copy.node) in taken for copy in behind):
+        if any((copy.task, copy.node) in taken for copy in behind):
             return
         last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)
         buffers = {} if self.settings.recovery == "source-replay" else standing.buffers
@@ -537,13 +587,6 @@ class Coordinator:
             from_buffers=[str(task) for task in read],
         )
 
-    def _start(self, run: Run) -> int:
-        self._next_run += 1
-        self.runs[run.number] = run
-        self._begun[run.number] = (self.standing.checkpoint, set())
-        self._out.append(run)
-        return run.number
-
     def _run_checkpoint(self) -> None:
         standing = self.standing
         if self._checkpointing is not None or self._live is not None or standing.head <= standing.checkpoint:
@@ -554,14 +597,16 @@ class Coordinator:
             return
         if standing.down or any(home.position < standing.head for home in standing.homes.values()):
             return
+        if self.scaling.shadow is not None and self.scaling.shadow.near(standing.head, self._handover):
+            return  # the switch is at hand, and it waits for checkpoints under way
         self._checkpoint_wanted = False
         self._checkpointing = standing.head
         nodes = {task: home.node for task, home in standing.homes.items()}
         self._checkpointing_since = -1 if self._whole_next else standing.checkpoint
-        self._out.append(Checkpoint(standing.head, self._checkpointing_since, nodes))
-
-    def _record(self, what: str, **fields: Any) -> None:
-        self._out.append(Record(what, fields))
+        self._checkpointing_shape = self.shape
+        born, saved = self.shape.born, self._saved.born
+        whole = frozenset(task for task in nodes if born.get(task, 0) != saved.get(task, 0))
+        self._out.append(Checkpoint(standing.head, self._checkpointing_since, nodes, self.shape, whole))
 
     def check(self) -> None:
         """Assert what must always hold; the message tells what does not."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from holdfast.runtime.shape import Shape
+from holdfast.state import Routing
 from holdfast.topology import Task
 
 Lane = Literal["exact", "replica", "tentative", "side"]
@@ -35,6 +37,8 @@ class Work:
     fidelity: float = 1.0
     fork: int = 0
     """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
+    born: int = 0
+    """The version of the shape since which this task has the keys it has: another task may have had its number."""
 
     @property
     def epochs(self) -> range:
@@ -48,7 +52,8 @@ class Work:
 class Run:
     """Process epochs, level by level. ``live``: the epoch whose rows come from the source; others are journalled.
 
-    ``buffers``: senders whose kept outputs (node, first, last) are to be read instead of being computed.
+    ``buffers``: senders whose kept outputs (node, first, last) are to be read instead of being computed. ``shape``: the
+    one that its tasks are of; ``settled``: it is in force, and not one that is being prepared.
     """
 
     number: int
@@ -56,6 +61,8 @@ class Run:
     works: tuple[Work, ...]
     live: int | None = None
     buffers: Mapping[Task, tuple[str, int, int]] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape)
+    settled: bool = True
 
     @property
     def first(self) -> int:
@@ -78,11 +85,26 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place."""
+    """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place.
+
+    ``whole``: tasks that the last checkpoint did not have as they are now, so all of their state goes there.
+    """
 
     epoch: int
     since: int
     homes: Mapping[Task, str]
+    shape: Shape = field(default_factory=Shape)
+    whole: frozenset[Task] = frozenset()
+
+    def since_of(self, task: Task) -> int:
+        return -1 if task in self.whole else self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Put this shape down durably, before anything that follows: from now on it is in force, whatever happens."""
+
+    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +136,7 @@ class Halt:
     message: str
 
 
-Instruction = Run | Publish | Checkpoint | Trim | EpochDone | Record | Halt
+Instruction = Run | Publish | Checkpoint | Reshape | Trim | EpochDone | Record | Halt
 
 
 # Events
@@ -222,6 +244,18 @@ class ReplicasPlanned:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleWanted:
+    """An operator shall have so many tasks, or this routing, which must be the next after the one in force."""
+
+    operator: str
+    to: int = 0
+    routing: Routing | None = None
+    why: str = ""
+    request: str = ""
+    """A name under which the history tells what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityLifted:
     """Nobody else is coming: let the nodes that are there carry everything."""
 
@@ -238,5 +272,6 @@ Event = (
     | CheckpointLost
     | CheckpointWanted
     | ReplicasPlanned
+    | ScaleWanted
     | CapacityLifted
 )

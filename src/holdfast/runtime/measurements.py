@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from holdfast.recovery import with_costs
@@ -22,6 +22,16 @@ class Measurements:
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
+
+    def reshaped(self, topology: Topology, untouched: Callable[[Task], bool]) -> Measurements:
+        """For another shape: what was measured of untouched tasks stays."""
+        made = Measurements(topology)
+        for task in topology.tasks:
+            if untouched(task) and task in self._declared.index:
+                made._rates[topology.index[task]] = self._rates[self._declared.index[task]]
+        made._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
+        made._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
+        return made
 
     def sources(self, reports: Iterable[Report]) -> None:
         """Reports of the parts of a batch: several may be of one task."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.processing import WATERMARK, default_routing, state_schemas
-from holdfast.state import StateSchema, StateTable, Store, TaskState, Writer, hash_keys, merge_states
+from holdfast.runtime.partition import cut, united
+from holdfast.runtime.processing import WATERMARK, state_schemas
+from holdfast.runtime.shape import Shape, check_scalable, declared_routing
+from holdfast.state import StateSchema, Store, TaskState, Writer
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task
 
@@ -77,6 +75,27 @@ def changes(url: str, before: Mapping[str, Any], pipeline: Pipeline) -> list[str
     return resized
 
 
+def shapes(store: Store, writer: Writer, pipeline: Pipeline, checkpoint: int) -> tuple[Shape, Shape]:
+    """The shape in force, put down again by this writer, and the one that the checkpoint was written in."""
+    shape = _in_force(store, pipeline)
+    for name in shape.routings:
+        try:
+            check_scalable(pipeline, name)
+        except Invalid as error:
+            raise Invalid(
+                f"store {store.url}: {name} was scaled to {len(shape.routings[name].owners)} tasks; {error}"
+            ) from None
+    writer.commit_shape(shape.to_json())
+    extra = store.checkpoint(checkpoint).extra if checkpoint >= 0 else {}
+    return shape, Shape.from_json(extra["shape"]) if "shape" in extra else Shape()
+
+
+def _in_force(store: Store, pipeline: Pipeline) -> Shape:
+    body = store.shape()
+    shape = Shape() if body is None else Shape.from_json(body)
+    return shape.without(name for name in shape.routings if name not in pipeline.by_name)
+
+
 def _resize(
     store: Store,
     writer: Writer,
@@ -85,50 +104,38 @@ def _resize(
     before: Mapping[str, Any],
     resized: list[str],
 ) -> None:
+    # The shape first: if we stop in between, the parallelism still differs and all of this is done again.
+    shape = _in_force(store, pipeline).without(resized)
+    writer.commit_shape(shape.to_json())
     entries = {}
     for step in pipeline.steps:
         schemas = state_schemas(pipeline, step)
         if not schemas:
             continue
-        olds = [str(Task(step.name, number)) for number in range(before[step.name]["parallelism"])]
+        scaled = found.routing.get(step.name)
+        count = len(scaled.owners) if scaled is not None else before[step.name]["parallelism"]
+        olds = [str(Task(step.name, number)) for number in range(count)]
         states = [store.restore(task, found.epoch)[0].evolve(schemas) for task in olds]
         if step.name in resized:
             states = _cut(pipeline, step.name, states)
         for number, state in enumerate(states):
             task = str(Task(step.name, number))
             entries[task] = store.write_task(task, found.epoch, state, token=writer.token)
-    writer.commit_checkpoint(found.epoch, entries, extra={**found.extra, "signature": pipeline.signature})
+    routing = {name: each for name, each in found.routing.items() if name not in resized}
+    extra = {**found.extra, "signature": pipeline.signature, "shape": shape.to_json()}
+    writer.commit_checkpoint(found.epoch, entries, routing, extra)
 
 
 def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskState]:
     """One operator's state over as many tasks as it has now: each row goes where its key's rows are routed to."""
-    step, streams = pipeline.by_name[name], pipeline.topology.inputs_of(name)
-    marks = states[0].tables.get(WATERMARK)
-    whole = merge_states([TaskState(s.epoch, {n: t for n, t in s.tables.items() if n != WATERMARK}) for s in states])
-    if step.parallelism == 1:
-        parts = [whole]
-    else:
-        parts = [TaskState(whole.epoch, {}) for _ in range(step.parallelism)]
-        for table, rows in whole.tables.items():
-            owners = _owners(pipeline, name, table, rows)
-            for number, part in enumerate(parts):
-                mine = rows.to_table().filter(pa.array(owners == number))
-                cut = StateTable.from_table(rows.schema, mine, rows.epoch)
-                parts[number] = TaskState(part.epoch, {**part.tables, table: cut})
-    if marks is None:
-        return parts
-    if any(stream.partitioning != "full" for stream in streams):
+    if WATERMARK in states[0].tables and any(s.partitioning != "full" for s in pipeline.topology.inputs_of(name)):
         raise Invalid(f"operator {name}: its tasks have watermarks of their own; its parallelism must stay")
-    # Every task of an operator behind full streams has seen the same stamps, so any of them serves all.
-    return [TaskState(part.epoch, {**part.tables, WATERMARK: marks}) for part in parts]
-
-
-def _owners(pipeline: Pipeline, name: str, table: str, rows: StateTable) -> NDArray[np.int64]:
-    """The task that owns each row, by the columns that a full stream of the operator is keyed by."""
-    for given, stream in zip(pipeline.by_name[name].inputs, pipeline.topology.inputs_of(name), strict=True):
-        if stream.partitioning == "full" and given.key and set(given.key) <= set(rows.schema.key.names):
-            return default_routing(stream.weights).route(hash_keys(rows.to_table(), given.key))
-    raise Invalid(
-        f"operator {name}, table {table!r}: its key does not hold the key of a full stream, so its rows cannot be cut "
-        f"anew; the parallelism must stay"
-    )
+    step, whole = pipeline.by_name[name], united(states)
+    if step.parallelism == 1:
+        return [whole]
+    routing = declared_routing(pipeline.topology, name)
+    parts = dict(zip(routing.owners, routing.ranges, strict=True))
+    nothing = TaskState.empty(state_schemas(pipeline, step), whole.epoch)
+    return [
+        cut(pipeline, name, whole, parts[number]) if number in parts else nothing for number in range(step.parallelism)
+    ]

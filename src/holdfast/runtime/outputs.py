@@ -76,6 +76,14 @@ def written(files: Files, kind: Kind) -> dict[tuple[int, Task], str]:
     return {(int(match[1]), Task(match[2], int(match[3]))): f"output/{kind}/{name}" for match, name in found if match}
 
 
+def newest_final(files: Files) -> dict[Task, int]:
+    """Up to which epoch each task's final output is there; epochs in which it said nothing leave no trace."""
+    newest: dict[Task, int] = {}
+    for epoch, task in written(files, "final"):
+        newest[task] = max(epoch, newest.get(task, -1))
+    return newest
+
+
 def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
     """The output of a run, in the order of epoch and task.
 

@@ -14,7 +14,10 @@ RECOVERIES: tuple[Recovery, ...] = ("incremental", "blocking", "source-replay", 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share."""
+    """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share.
+
+    ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
+    """
 
     nodes: int = 1
     checkpoint_every: int = 10
@@ -23,9 +26,10 @@ class Settings:
     recovery: Recovery = "incremental"
     capacity: float | None = None
     replay_chunk: int = 8
+    parallel_recovery: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("nodes", "checkpoint_every", "replay_chunk"):
+        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
         if self.recovery not in RECOVERIES:

@@ -5,9 +5,9 @@ The coordinator's memory, with the questions it asks of it; no decisions here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from holdfast.recovery import Node
 from holdfast.runtime.replay import Copy, downward
 from holdfast.topology import Task, Topology
+
+Held = TypeVar("Held")
 
 
 @dataclass(slots=True)
@@ -85,6 +87,26 @@ class Standing:
         self.homes[task] = Home(node, position, fresh=True)
         if position < self.head:
             self.cold.add(task)
+
+    def reshaped(self, topology: Topology, untouched: Callable[[Task], bool], recut: Collection[str]) -> Standing:
+        """Where things stand in another shape: untouched tasks keep theirs, ``recut`` operators no buffers."""
+
+        def stay(held: Mapping[Task, Held]) -> dict[Task, Held]:
+            return {task: what for task, what in held.items() if untouched(task)}
+
+        return Standing(
+            topology,
+            self.checkpoint,
+            self.head,
+            self.nodes,
+            stay(self.homes),
+            stay(self.replicas),
+            stay(self.left_at),
+            {task for task in self.cold if untouched(task)},
+            stay(self.forks),
+            stay(self.side),
+            {task: held for task, held in stay(self.buffers).items() if task.operator not in recut},
+        )
 
     def lose(self, gone: set[str]) -> tuple[list[Task], list[Task]]:
         """These nodes are no more; the tasks that were lost with them, and those whose replica takes over."""

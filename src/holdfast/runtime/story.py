@@ -62,7 +62,7 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "recovery plan":
                 for each in open_[-1:]:
                     each.plans.append(_plan(each, event))
-            case "replay":
+            case "replay" if "scaling" not in event:
                 begun[event["run"]] = dict(event)
             case "run" if event["run"] in begun:
                 for each in open_[-1:]:

@@ -21,6 +21,7 @@ from holdfast.runtime.blocks import Block, once, pack, unpack
 from holdfast.runtime.events import Report, Work
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.outputs import stage
+from holdfast.runtime.partition import recut, restored
 from holdfast.runtime.processing import (
     TaskFailed,
     empty_state,
@@ -29,9 +30,10 @@ from holdfast.runtime.processing import (
     process_source,
     state_schemas,
 )
-from holdfast.state import LocalState, Missing, Routing, Spill, Store, Sync, TaskState, Unusable
+from holdfast.runtime.shape import Shape, reshaped_pipeline
+from holdfast.state import LocalState, Missing, Spill, Store, Sync, TaskState, Unusable
 from holdfast.state.entries import FileEntry
-from holdfast.state.names import task_folder
+from holdfast.state.names import folder_task, task_folder
 from holdfast.topology import Task
 
 VERSIONS = 3
@@ -40,29 +42,36 @@ VERSIONS = 3
 
 @dataclass(frozen=True)
 class JobContext:
-    """What every worker of a job knows. ``local``: the folder under which nodes keep their states."""
+    """What every worker of a job knows. ``local``: the folder under which nodes keep their states.
+
+    ``pipeline`` as declared; an order says in which shape. ``outputs``: operators whose output is kept.
+    """
 
     job: str
     pipeline: Pipeline
     store: str
     token: int
     local: str
-    output_tasks: frozenset[Task]
+    outputs: frozenset[str]
     sync: Sync = field(default_factory=Sync)
-    routings: Mapping[str, Routing] = field(default_factory=dict)
     verify: bool = False
     memory_limit: int | None = None
 
 
 @dataclass(frozen=True)
 class Order:
-    """A run as workers see it. ``folders``: each node's own folder. ``retain``: older epochs are not needed."""
+    """A run as workers see it. ``folders``: each node's own folder. ``retain``: older epochs are not needed.
+
+    ``settled``: its shape is in force, so what other shapes left on a node may go.
+    """
 
     run: int
     layout: Layout
     folders: Mapping[str, str]
     retain: int
     forks: frozenset[int] = frozenset()
+    shape: Shape = field(default_factory=Shape)
+    settled: bool = True
 
 
 class Worker:
@@ -70,26 +79,42 @@ class Worker:
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
-        self.pipeline = context.pipeline
         self.store = Store(context.store, context.sync)
         self._versions: dict[tuple[str, str, Task], dict[int, TaskState]] = {}
         self._schemas: dict[tuple[Task, str], pa.Schema] = {}
         self._retained: dict[tuple[str, Task], int] = {}
         self._swept: dict[str, tuple[int, frozenset[int]]] = {}
+        self._shapes: dict[str, int] = {}
+        self._pipelines: dict[int, Pipeline] = {}
+
+    def pipeline(self, shape: Shape) -> Pipeline:
+        """The pipeline in a shape; the last few are remembered."""
+        if shape.version not in self._pipelines:
+            for old in sorted(self._pipelines)[:-VERSIONS]:
+                del self._pipelines[old]
+            self._pipelines[shape.version] = reshaped_pipeline(self.context.pipeline, shape)
+        return self._pipelines[shape.version]
 
     # Sources
 
     def ingest(
-        self, epoch: int, piece: int, pieces: int, shares: Mapping[str, pa.Table], ends: bool = False
+        self,
+        epoch: int,
+        piece: int,
+        pieces: int,
+        shares: Mapping[str, pa.Table],
+        ends: bool,
+        shape: Shape,
     ) -> tuple[list[Block], list[Report], FileEntry | None]:
         """Run the sources over a part of the batch, journal what they send on, and send it."""
         blocks: list[Block] = []
         reports: list[Report] = []
+        pipeline = self.pipeline(shape)
         for name, rows in shares.items():
-            task = Task(name, piece * self.pipeline.by_name[name].parallelism // max(pieces, 1))
+            task = Task(name, piece * pipeline.by_name[name].parallelism // max(pieces, 1))
             try:
-                made = process_source(self.pipeline, task, rows, epoch, ends)
-                sent = outgoing(self.pipeline, task, made, epoch, self.context.routings, piece)
+                made = process_source(pipeline, task, rows, epoch, ends)
+                sent = outgoing(pipeline, task, made, epoch, shape.routings, piece)
             except TaskFailed as error:
                 return [], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None
             out = made.output.num_rows if made.output is not None else 0
@@ -102,11 +127,11 @@ class Worker:
             return [], [Report(task, "exact", "", "unusable", epoch - 1, message=str(error))], None
         return blocks, reports, entry
 
-    def journalled(self, epoch: int, piece: int) -> list[Block]:
-        """What a part of the batch of an earlier epoch sent."""
+    def journalled(self, epoch: int, piece: int, then: Shape, now: Shape) -> list[Block]:
+        """What a part of the batch of an earlier epoch sent, in the shape of that time, as receivers of now need it."""
         data = self.store.journal_read(epoch, journal_name(piece))
         assert isinstance(data, bytes)
-        return unpack(data)
+        return recut(self.context.pipeline, unpack(data), then, now)
 
     # Works
 
@@ -133,6 +158,7 @@ class Worker:
     ) -> tuple[list[Block], Report]:
         began = time.process_time()
         task, reached = work.task, work.start
+        pipeline = self.pipeline(order.shape)
         sent: list[Block] = []
         outputs: dict[int, str] = {}
         counters: dict[str, int] = {}
@@ -150,16 +176,16 @@ class Worker:
             state = self._state(order, work)
             for epoch in work.epochs:
                 blocks = once(waiting.get((task, epoch), ()))
-                if absent := absent_barrier(self.pipeline.topology, order.layout, task, epoch, blocks):
+                if absent := absent_barrier(pipeline.topology, order.layout, task, epoch, blocks):
                     return [], report("blocked", f"epoch {epoch}: no block from {absent}")
                 self._remember_schemas(task, blocks)
                 # What another node has or has not seen before must not show in an exact answer.
-                known = self._known_schemas(task) if work.lane == "tentative" else None
-                made = process(self.pipeline, task, state, blocks, epoch, self.context.verify, known)
+                known = self._known_schemas(pipeline, task) if work.lane == "tentative" else None
+                made = process(pipeline, task, state, blocks, epoch, self.context.verify, known)
                 state = self._commit(order, work, made.state, made.changes, epoch)
                 if made.output is not None and made.output.num_rows:
                     rows_out += made.output.num_rows
-                    if task in self.context.output_tasks and work.lane in ("exact", "tentative"):
+                    if task.operator in self.context.outputs and work.lane in ("exact", "tentative"):
                         kind = "final" if work.lane == "exact" else "tentative"
                         name = f"{self.context.token}-{order.run}"
                         outputs[epoch] = stage(
@@ -167,7 +193,7 @@ class Worker:
                             self.context.sync.outputs,
                         )  # fmt: skip
                 if work.lane != "replica":
-                    out = outgoing(self.pipeline, task, made, epoch, self.context.routings)
+                    out = outgoing(pipeline, task, made, epoch, order.shape.routings)
                     sent += out
                     if work.keep:
                         self._keep(order, work, epoch, out)
@@ -191,8 +217,9 @@ class Worker:
 
     def _state(self, order: Order, work: Work) -> TaskState:
         """The version that a work starts from; Missing if this node does not have it."""
-        step = self.pipeline.by_name[work.task.operator]
-        schemas = state_schemas(self.pipeline, step)
+        declared = self.context.pipeline
+        step = declared.by_name[work.task.operator]
+        schemas = state_schemas(declared, step)
         if not schemas:
             return TaskState(work.start)
         branch = branch_of(work)
@@ -200,16 +227,16 @@ class Worker:
         local = LocalState(Path(order.folders[work.node]) / branch)
         if work.origin == "checkpoint":
             if work.start < 0:
-                state = empty_state(self.pipeline, step, -1)
+                state = empty_state(declared, step, -1)
             else:
-                state = self.store.restore(str(work.task), work.start)[0].evolve(schemas)
+                state = restored(self.store, declared, order.shape, work.task, work.start)
             local.forget(str(work.task))
             local.restore(str(work.task), state)
             self._versions[key] = {}
         elif work.origin == "fork":
-            main = (order.folders[work.node], "main", work.task)
-            state = self._loaded(main, LocalState(Path(order.folders[work.node]) / "main"), work.task, work.start)
-            self._link(order.folders[work.node], branch, work.task)
+            main = (order.folders[work.node], main_branch(work.born), work.task)
+            state = self._loaded(main, LocalState(Path(main[0]) / main[1]), work.task, work.start)
+            self._link(main, branch)
             self._versions[key] = {}
         else:
             state = self._loaded(key, local, work.task, work.start)
@@ -244,14 +271,15 @@ class Worker:
         local.save(str(work.task), epoch, changes, before)  # type: ignore[arg-type]
         self._hold((order.folders[work.node], branch, work.task), state)
         kept = (order.folders[work.node], work.task)
-        if branch == "main" and self._retained.get(kept, -1) < order.retain:
+        if branch == main_branch(work.born) and self._retained.get(kept, -1) < order.retain:
             self._retained[kept] = order.retain
             local.drop(str(work.task), order.retain, state)
         return state
 
-    def _link(self, folder: str, branch: str, task: Task) -> None:
+    def _link(self, main: tuple[str, str, Task], branch: str) -> None:
         """A fork begins with the files of the exact lane: links, not copies."""
-        origin = Path(folder) / "main" / task_folder(str(task))
+        folder, exact, task = main
+        origin = Path(folder) / exact / task_folder(str(task))
         target = Path(folder) / branch / task_folder(str(task))
         target.mkdir(parents=True, exist_ok=True)
         for file in list(origin.iterdir()) if origin.is_dir() else ():
@@ -263,6 +291,9 @@ class Worker:
     def _sweep(self, order: Order, node: str) -> None:
         """Once the checkpoint has moved on: sides, dead forks and kept outputs that nobody can ask for any more."""
         folder = order.folders[node]
+        if order.settled and self._shapes.get(folder, 0) != order.shape.version:
+            self._shapes[folder] = order.shape.version
+            self._release(Path(folder), order.shape)
         if self._swept.get(folder) == (order.retain, order.forks):
             return
         moved = self._swept.get(folder, (order.retain, order.forks))[0] != order.retain
@@ -275,11 +306,24 @@ class Worker:
         if not moved:
             return
         for path in Path(folder).glob("side-*"):
-            if int(path.name.removeprefix("side-")) < order.retain:
+            if int(path.name.split("-", 2)[2]) < order.retain:
                 shutil.rmtree(path, ignore_errors=True)
         for path in Path(folder).glob("kept/*/*.blocks"):
             if int(path.stem) <= order.retain:
                 path.unlink(missing_ok=True)
+
+    def _release(self, folder: Path, shape: Shape) -> None:
+        """What a node still has of tasks that were scaled away goes; a shape that is being prepared is left alone."""
+        for branch in [folder / "main", *folder.glob("main-*")]:
+            born = int(branch.name.partition("-")[2] or 0)
+            for path in list(branch.iterdir()) if born <= shape.version and branch.is_dir() else ():
+                name, _, number = folder_task(path.name).rpartition("/")
+                task = Task(name, int(number))
+                routing = shape.routings.get(name)
+                gone = routing is not None and task.number not in routing.owners
+                if gone or shape.born.get(task, 0) != born:
+                    self._versions.pop((str(folder), branch.name, task), None)
+                    shutil.rmtree(path, ignore_errors=True)
 
     # Buffers
 
@@ -301,11 +345,11 @@ class Worker:
 
     # Checkpoints
 
-    def checkpoint(self, folder: str, task: Task, since: int, epoch: int) -> list[FileEntry]:
+    def checkpoint(self, folder: str, task: Task, since: int, epoch: int, born: int = 0) -> list[FileEntry]:
         """Bring what changed in ``(since, epoch]`` to the store; everything, when nothing was there before."""
-        local = LocalState(Path(folder) / "main")
+        local = LocalState(Path(folder) / main_branch(born))
         if since < 0:
-            key = (folder, "main", task)
+            key = (folder, main_branch(born), task)
             state = self._loaded(key, local, task, epoch)
             return self.store.write_task(str(task), epoch, state, token=self.context.token)
         changes = local.changes(str(task), since, epoch)
@@ -318,8 +362,8 @@ class Worker:
                 if len(schema):
                     self._schemas[task, block.sender.operator] = schema
 
-    def _known_schemas(self, task: Task) -> dict[str, pa.Schema]:
-        names = [stream.source for stream in self.pipeline.topology.inputs_of(task.operator)]
+    def _known_schemas(self, pipeline: Pipeline, task: Task) -> dict[str, pa.Schema]:
+        names = [stream.source for stream in pipeline.topology.inputs_of(task.operator)]
         return {name: self._schemas[task, name] for name in names if (task, name) in self._schemas}
 
 
@@ -327,7 +371,14 @@ def branch_of(work: Work) -> str:
     """Where the versions of a lane are: a replica's are in the main branch, so that to promote it is to do nothing."""
     if work.lane == "tentative":
         return f"fork-{work.fork}"
-    return f"side-{work.fork}" if work.lane == "side" else "main"
+    if work.lane == "side":
+        return f"side-{work.born}-{work.fork}"
+    return main_branch(work.born)
+
+
+def main_branch(born: int) -> str:
+    """Tasks that came into being with a scaling are apart from those that had their number before."""
+    return f"main-{born}" if born else "main"
 
 
 def journal_name(piece: int) -> str:

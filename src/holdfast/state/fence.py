@@ -110,6 +110,15 @@ def beat(files: Files, token: int, now: float, released: bool = False) -> None:
     )
 
 
+def held(files: Files, now: float) -> bool:
+    """Whether a live writer has the store."""
+    try:
+        _refuse_if_held(files, newest_token(files), now)
+    except Held:
+        return True
+    return False
+
+
 def _refuse_if_held(files: Files, token: int, now: float) -> None:
     try:
         last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")

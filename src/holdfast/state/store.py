@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal, output
+from holdfast.state import fence, journal, output, shapes
 from holdfast.state.change import Change
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.entries import Damaged, FileEntry, read_checked, read_document
@@ -159,6 +159,10 @@ class Store:
                 return state, found.epoch
         story = "; ".join(tried) or "there is no checkpoint"
         raise Unrecoverable(f"store {self.url}: task {task} cannot be restored: {story}")
+
+    def shape(self) -> dict[str, Any] | None:
+        """Who owns which keys, as the newest writer put it down; None if nobody ever did."""
+        return shapes.read(self.files)
 
     def journal_write(self, epoch: int, task: str, blocks: Block | Sequence[Block], *, token: int) -> FileEntry:
         """A source task's share of an epoch; counts once the writer commits the epoch. For any process."""

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal, output
+from holdfast.state import fence, journal, output, shapes
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.entries import Damaged, FileEntry, checksum, read_document
 from holdfast.state.files import Files
@@ -65,6 +65,8 @@ def verify(store: Store) -> Verification:
         if epoch not in commits:
             path = f"{journal.COMMITS}/{epoch:012d}-*.json"
             seen.found(path, f"{path} is missing: replay needs it, and later epochs are there")
+    for name in shapes.names(store.files)[-1:]:
+        seen.document("shape", name)
     for kind in output.KINDS:
         _outputs(seen, kind)
     return Verification(seen.count, seen.bytes, epochs, tuple(seen.findings))

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal
+from holdfast.state import fence, journal, shapes
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.compaction import folded_chain
 from holdfast.state.entries import FileEntry, document
@@ -40,6 +40,7 @@ class Writer:
         self._compacting = False
         self._folding: threading.Thread | None = None
         self.fold_error: HoldfastError | None = None
+        self._shapes = 0
         if not store.exists():
             with contextlib.suppress(FileExistsError):
                 header = document("store", {"id": uuid4().hex})
@@ -121,6 +122,16 @@ class Writer:
         self.check()
         journal.commit(self._files, epoch, entries, token=self.token, sync=self.store.sync.journal, extra=extra or {})
         self.check()
+
+    def commit_shape(self, shape: Mapping[str, Any]) -> None:
+        """Put down who owns which keys from now on, durably and as a whole; it replaces what was there."""
+        with self._lock:
+            self.check()
+            self._shapes += 1
+            sync = self.store.sync.checkpoints
+            shapes.write(self._files, shape, token=self.token, number=self._shapes, sync=sync)
+            self.check()
+            shapes.forget_older(self._files, self.token, self._shapes)
 
     def trim(self, upto: int | None = None) -> list[int]:
         """Drop journal epochs up to ``upto`` that no retained checkpoint needs for replay; the epochs dropped."""

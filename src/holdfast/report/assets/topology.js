@@ -70,12 +70,15 @@ function drawTopology(place, topology, now) {
   const { places, width, height } = layout(topology);
   const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   const at = (name, number) => ({ x: places[name].x, y: places[name].y + 34 + Math.min(number, places[name].drawn - 1) * 34 });
+  // Tasks of another shape than the one at this moment are not there; before anything is known, all are drawn.
+  const known = Object.keys(now.status).length > 0;
+  const there = (operator, number) => operator.source || !known || `${operator.name}/${number}` in now.status;
   const edges = make("g", { "aria-hidden": "true" });
   for (const stream of topology.streams) {
     const from = places[stream.from].operator, to = places[stream.to].operator;
     const seen = new Set();
     for (const [i, d] of receivers(stream, from, to)) {
-      if (i >= TALLEST || d >= TALLEST) continue;
+      if (i >= TALLEST || d >= TALLEST || !there(from, i) || !there(to, d)) continue;
       const a = at(stream.from, i), b = at(stream.to, d), key = `${a.y}-${b.y}`;
       if (seen.has(key)) continue;
       seen.add(key);
@@ -91,6 +94,7 @@ function drawTopology(place, topology, now) {
     svg.append(name);
     for (let number = 0; number < operator.tasks; number += 1) {
       const task = `${operator.name}/${number}`;
+      if (!there(operator, number)) continue;
       const status = operator.source ? "source" : now.status[task] || "down";
       counts[status] = (counts[status] || 0) + 1;
       if (number >= drawn) continue;

@@ -5,7 +5,10 @@ A breach raises at once, so that the history ends where it happened.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
+
+import pyarrow as pa
 
 from holdfast.runtime.events import (
     CheckpointDurable,
@@ -27,7 +30,11 @@ class Breach(AssertionError):
 
 
 class Auditor:
-    """Watches one simulation. ``expected``: the output of a run in which nothing fails; None when only costs run."""
+    """Watches one simulation. ``expected``: the output of a run in which nothing fails; None when only costs run.
+
+    Where operators are scaled, tasks say what others would have said: then the rows of an operator's tasks together are
+    what counts in an epoch.
+    """
 
     def __init__(self, expected: Output | None) -> None:
         self.expected = expected
@@ -37,7 +44,17 @@ class Auditor:
         self._fallen_back = False
         """After a fall back a run that began before may sweep away younger sides: they are computed again."""
         self._done = -1
+        self._whole: dict[tuple[int, str], Counter[Any]] = {}
+        self._said: dict[tuple[int, str], Counter[Any]] = {}
+        for (epoch, task), output in (expected or {}).items():
+            self._whole.setdefault((epoch, task.operator), Counter()).update(rows_of(output))
         self.simulation: Simulation | None = None
+
+    @property
+    def scales(self) -> bool:
+        assert self.simulation is not None
+        scenario = self.simulation.scenario
+        return bool(scenario.scalings) or scenario.settings.parallel_recovery > 1
 
     def watch(self, event: Event, answer: list[Instruction]) -> None:
         simulation = self.simulation
@@ -78,16 +95,19 @@ class Auditor:
         under_way = [other for number, other in simulation.coordinator.runs.items() if number != run.number]
         if any(other.kind == run.kind for other in under_way):
             raise Breach(f"run {run.number}: another {run.kind} run is under way")
-        seen = {(work.task, work.lane, work.node) for other in under_way for work in other.works}
+        seen = {(work.task, work.born, work.lane, work.node) for other in under_way for work in other.works}
+        shadow = simulation.coordinator.scaling.shadow
         for work in run.works:
             if work.node not in standing.nodes:
                 raise Breach(f"run {run.number}: {work.task} is to run on {work.node}, which is gone")
-            if (work.task, work.lane, work.node) in seen:
+            if (work.task, work.born, work.lane, work.node) in seen:
                 raise Breach(f"run {run.number}: the {work.lane} copy of {work.task} is worked on twice at once")
-            seen.add((work.task, work.lane, work.node))
+            seen.add((work.task, work.born, work.lane, work.node))
             if work.lane == "tentative" and not 0 < work.fidelity <= 1:
                 raise Breach(f"run {run.number}: tentative {work.task} with a fidelity of {work.fidelity}")
             homes = standing.homes if work.lane != "replica" else standing.replicas
+            if not run.settled:
+                homes = shadow.homes if shadow is not None else {}
             if work.lane != "side" and (work.task not in homes or homes[work.task].node != work.node):
                 raise Breach(f"run {run.number}: {work.task} ({work.lane}) does not live on {work.node}")
         for task, (node, _, _) in run.buffers.items():
@@ -105,6 +125,9 @@ class Auditor:
             if self.expected is None:
                 continue
             output = simulation.staged(wanted.run, "exact", epoch, task)
+            if self.scales:
+                self._part(epoch, task, output)
+                continue
             if (epoch, task) not in self.expected:
                 raise Breach(f"final output of {task} in epoch {epoch}, where there should be none: {brief(output)}")
             if not same(output, self.expected[epoch, task]):
@@ -112,6 +135,19 @@ class Auditor:
                     f"the final output of {task} in epoch {epoch} is {brief(output)}, "
                     f"undisturbed it is {brief(self.expected[epoch, task])}"
                 )
+
+    def _part(self, epoch: int, task: Task, output: Any) -> None:
+        """What a task says is part of what its operator should say, and nobody said it before."""
+        simulation = self.simulation
+        assert simulation is not None
+        if (epoch, task) in simulation.store.final:
+            if not same(output, simulation.store.final[epoch, task]):
+                raise Breach(f"{task} contradicts what was published in its name in epoch {epoch}: {brief(output)}")
+            return
+        said = self._said.setdefault((epoch, task.operator), Counter())
+        said.update(rows_of(output))
+        if wrong := said - self._whole.get((epoch, task.operator), Counter()):
+            raise Breach(f"{task} says in epoch {epoch} what is wrong or was said before: {brief(list(wrong))}")
 
     def _tentative(self, wanted: Publish) -> None:
         simulation = self.simulation
@@ -151,6 +187,11 @@ class Auditor:
             raise Breach("the job has ended and is whole, but buffers are kept")
         if self.expected is None:
             return
+        if self.scales:
+            for (epoch, name), rows in self._whole.items():
+                if lacking := rows - self._said.get((epoch, name), Counter()):
+                    raise Breach(f"final rows of {name} in epoch {epoch} were lost: {brief(list(lacking))}")
+            return
         if lost := [key for key in self.expected if key not in simulation.store.final]:
             raise Breach(f"the final output of {lost[0][1]} in epoch {lost[0][0]} was lost ({len(lost)} in all)")
 
@@ -163,6 +204,13 @@ def audited(simulation: Simulation, expected: Output | None) -> Auditor:
     simulation.run()
     auditor.finish()
     return auditor
+
+
+def rows_of(output: Any) -> list[Any]:
+    """The rows of an output as values that can be counted."""
+    if isinstance(output, pa.Table):
+        return [tuple(sorted((name, repr(value)) for name, value in row.items())) for row in output.to_pylist()]
+    return list(output) if isinstance(output, tuple) else [output]
 
 
 def brief(value: Any) -> str:

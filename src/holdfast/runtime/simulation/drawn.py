@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -42,6 +43,38 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
         replans=_replans(draw, topology, span) if draw.random() < 0.2 else (),
         seed=seed,
         longest=5000.0,
+    )
+
+
+def with_scalings(scenario: Scenario, able: Sequence[str]) -> Scenario:
+    """The scenario with requests to scale at random moments, nodes that die soon after some of them, and recovery in
+    parallel in some; ``able``: operators that can be scaled.
+    """
+    draw = Random(scenario.seed + 1_000_003)
+    span = max(scenario.epochs * scenario.timing.interval, scenario.epochs * 0.3)
+    scalings, faults = [], list(scenario.faults[:-1])
+    for _ in range(draw.randint(1, 5)) if able else ():
+        moment = round(draw.uniform(0, span), 3)
+        scalings.append((moment, draw.choice(list(able)), draw.randint(1, 6)))
+        for _ in range(draw.choice((0, 0, 1, 2))):
+            when = When(seconds=round(moment + draw.uniform(0, draw.choice((0.2, 1.0, 4.0))), 3))
+            whom = tuple(sorted(draw.sample(scenario.names, draw.randint(1, max(1, scenario.nodes // 2)))))
+            what = draw.choice(("kill", "kill", "kill", "restart", "damage", "unreachable"))
+            if what in ("restart", "damage"):
+                faults.append(Fault("restart" if what == "restart" else "damage", when))
+            else:
+                lasting = round(draw.uniform(0.05, 3), 3) if what == "unreachable" else None
+                faults.append(Fault("kill" if what == "kill" else "unreachable", when, whom, seconds=lasting))
+    back = scenario.replace
+    if back is None and draw.random() < 0.7:
+        back = round(draw.uniform(0.05, 3), 3)
+    return replace(
+        scenario,
+        settings=replace(scenario.settings, parallel_recovery=draw.choice((1, 1, 2, 3))),
+        scalings=tuple(sorted(scalings)),
+        faults=(*faults, scenario.faults[-1]),
+        scalable=frozenset(able),
+        replace=back,
     )
 
 
@@ -157,13 +190,23 @@ def simpler(scenario: Scenario) -> list[Scenario]:
     shorter = sorted({max(scenario.epochs // 2, least), scenario.epochs - 1})
     found += [replace(scenario, epochs=epochs) for epochs in shorter if least <= epochs < scenario.epochs]
     settings, plain = scenario.settings, Settings(nodes=scenario.settings.nodes)
-    for what in ("replicas", "capacity", "scheduler", "recovery", "replay_chunk", "checkpoint_every"):
+    for what in (
+        "replicas",
+        "capacity",
+        "scheduler",
+        "recovery",
+        "replay_chunk",
+        "checkpoint_every",
+        "parallel_recovery",
+    ):
         usual = replace(settings, **{what: getattr(plain, what)})
         found += [replace(scenario, settings=usual)] if usual != settings else []
     for number, fault in enumerate(scenario.faults):
         for node in fault.nodes if len(fault.nodes) > 1 and number < count else ():
             fewer = replace(fault, nodes=tuple(each for each in fault.nodes if each != node))
             found.append(replace(scenario, faults=(*scenario.faults[:number], fewer, *scenario.faults[number + 1 :])))
+    for number in range(len(scenario.scalings)):
+        found.append(replace(scenario, scalings=scenario.scalings[:number] + scenario.scalings[number + 1 :]))
     if scenario.replans:
         found.append(replace(scenario, replans=scenario.replans[1:]))
     if scenario.domains:

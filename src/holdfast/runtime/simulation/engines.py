@@ -6,16 +6,20 @@ later digest. So it checks exactness as sharply as rows do, at a hundredth of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, once
+from holdfast.runtime.partition import assembled, recut
 from holdfast.runtime.processing import empty_state, outgoing, process, process_source, state_schemas
+from holdfast.runtime.shape import Shape, reshaped_pipeline, routing_of
 from holdfast.runtime.simulation.machine import Engine, Made
+from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 
 Output = dict[tuple[int, Task], Any]
@@ -66,6 +70,17 @@ class Digests:
         sent = tuple(Block(epoch, task, 0, receiver, None, 1, digest) for receiver in self._receivers[task])
         return Made(digest if self._stateful[task] else b"", sent, digest if digest[0] & 3 else None)
 
+    def shaped(self, shape: Shape) -> Digests:
+        if shape.routings:
+            raise Invalid("digests are of whole tasks and cannot be cut by key; use Rows or KeyedDigests")
+        return self
+
+    def assembled(self, before: Routing | None, task: Task, load: Callable[[Task], Any]) -> Any:
+        return load(task)
+
+    def recut(self, blocks: list[Block], then: Shape) -> list[Block]:
+        return blocks
+
 
 class Rows:
     """A real pipeline over given batches, one mapping of source to rows for each epoch."""
@@ -75,7 +90,33 @@ class Rows:
         self.topology = pipeline.topology
         self.batches = batches
         self.pieces = pieces
+        self.declared = pipeline
+        self.shape = Shape()
         self._schemas: dict[tuple[str, str], pa.Schema] = {}
+        self._shaped: dict[int, Rows] = {}
+
+    def shaped(self, shape: Shape) -> Rows:
+        if shape == self.shape:
+            return self
+        known = self._shaped.get(shape.version)
+        if known is None or known.shape != shape:
+            known = Rows(reshaped_pipeline(self.declared, shape), self.batches, self.pieces)
+            known.declared, known.shape, known._schemas, known._shaped = (
+                self.declared,
+                shape,
+                self._schemas,
+                self._shaped,
+            )
+            self._shaped[shape.version] = known
+        return known
+
+    def assembled(self, before: Routing | None, task: Task, load: Callable[[Task], Any]) -> Any:
+        declared = self.declared.topology
+        then = before or routing_of(declared, Shape(), task.operator)
+        return assembled(self.declared, then, routing_of(declared, self.shape, task.operator), task, load)
+
+    def recut(self, blocks: list[Block], then: Shape) -> list[Block]:
+        return recut(self.declared, blocks, then, self.shape)
 
     def stateful(self, task: Task) -> bool:
         return bool(state_schemas(self.pipeline, self.pipeline.by_name[task.operator]))
@@ -92,7 +133,7 @@ class Rows:
                 first, last = (rows.num_rows * at // self.pieces for at in (piece, piece + 1))
                 task = Task(step.name, piece * step.parallelism // self.pieces)
                 made = process_source(self.pipeline, task, rows.slice(first, last - first), epoch)
-                blocks += outgoing(self.pipeline, task, made, epoch, {}, piece)
+                blocks += outgoing(self.pipeline, task, made, epoch, self.shape.routings, piece)
             parts.append(blocks)
         return parts
 
@@ -100,7 +141,7 @@ class Rows:
         made = process(
             self.pipeline, task, state, blocks, epoch, schemas=None if exact else self._known(task.operator, blocks)
         )
-        sent = tuple(outgoing(self.pipeline, task, made, epoch, {}))
+        sent = tuple(outgoing(self.pipeline, task, made, epoch, self.shape.routings))
         output = made.output if made.output is not None and made.output.num_rows else None
         return Made(made.state, sent, output, 0 if output is None else output.num_rows)
 

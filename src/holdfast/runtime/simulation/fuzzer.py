@@ -15,10 +15,12 @@ from typing import Any
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import Event, Instruction, Record, Report, Work
 from holdfast.runtime.processing import coordinated
+from holdfast.runtime.shape import scalable, why_not
 from holdfast.runtime.simulation.audit import audited
-from holdfast.runtime.simulation.drawn import drawn_scenario, simpler
+from holdfast.runtime.simulation.drawn import drawn_scenario, simpler, with_scalings
 from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.engines import Digests, Output, Rows, undisturbed
+from holdfast.runtime.simulation.keyed import KeyedDigests
 from holdfast.runtime.simulation.machine import Engine
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario
@@ -64,7 +66,26 @@ def rows_case(seed: int) -> Case:
     return Case(scenario, Rows(pipeline, drawn_batches(pipeline, scenario.epochs, seed)))
 
 
-CASES: Mapping[str, Callable[[int], Case]] = {"digests": digest_case, "rows": rows_case}
+def scaling_case(seed: int) -> Case:
+    """Operators are scaled out and in, with nodes that die around it."""
+    scenario = drawn_scenario(seed)
+    able = [each.name for each in scenario.topology.operators if why_not(scenario.topology, each.name) is None]
+    return Case(with_scalings(scenario, able), KeyedDigests(scenario.topology, seed))
+
+
+def scaling_rows_case(seed: int) -> Case:
+    """A real pipeline whose operators are scaled."""
+    case = rows_case(seed)
+    assert isinstance(case.engine, Rows)
+    return Case(with_scalings(case.scenario, sorted(scalable(case.engine.pipeline))), case.engine)
+
+
+CASES: Mapping[str, Callable[[int], Case]] = {
+    "digests": digest_case,
+    "rows": rows_case,
+    "scaling": scaling_case,
+    "scaling-rows": scaling_rows_case,
+}
 
 
 def attempt(case: Case, tell: bool = False) -> Failure | None:

@@ -5,13 +5,16 @@ It follows the worker of the Spark shell rule by rule: branches, versions, what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.runtime.blocks import Block, once
 from holdfast.runtime.events import Report, Work
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
+from holdfast.runtime.shape import Shape
+from holdfast.runtime.worker import branch_of, main_branch
+from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 
 
@@ -48,9 +51,21 @@ class Engine(Protocol):
 
     def process(self, task: Task, state: Any, blocks: Sequence[Block], epoch: int, exact: bool) -> Made: ...
 
+    def shaped(self, shape: Shape) -> Engine:
+        """The same in this shape; ``ingest``, ``process`` and ``topology`` are then of its tasks."""
+        ...
+
+    def assembled(self, before: Routing | None, task: Task, load: Callable[[Task], Any]) -> Any:
+        """A task's state in the shape at hand, from the tasks of an operator that was routed so (None: as declared)."""
+        ...
+
+    def recut(self, blocks: list[Block], then: Shape) -> list[Block]:
+        """Blocks that were cut in another shape, for the tasks of the one at hand."""
+        ...
+
 
 class Restores(Protocol):
-    def restore(self, task: Task, epoch: int) -> Any: ...
+    def restore(self, engine: Engine, task: Task, epoch: int) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,8 @@ class Order:
     retain: int
     forks: frozenset[int]
     output_tasks: frozenset[Task]
+    shape: Shape = field(default_factory=Shape)
+    settled: bool = True
 
 
 @dataclass(slots=True)
@@ -133,7 +150,7 @@ class Machine:
             if engine.stateful(task):
                 held = self.versions.setdefault(branch, {})
                 held[epoch] = state
-                if branch[0] == "main" and order.retain in held:
+                if branch[0] == main_branch(work.born) and order.retain in held:
                     for version in [each for each in held if each < order.retain]:
                         del held[version]
             if made.output is not None and task in order.output_tasks and work.lane in ("exact", "tentative"):
@@ -154,10 +171,10 @@ class Machine:
             return engine.empty(task)
         branch = (branch_of(work), task)
         if work.origin == "checkpoint":
-            state = engine.empty(task) if work.start < 0 else store.restore(task, work.start)
+            state = engine.empty(task) if work.start < 0 else store.restore(engine, task, work.start)
             self.versions[branch] = {work.start: state}
             return state
-        held = self.versions.get(("main", task) if work.origin == "fork" else branch, {})
+        held = self.versions.get((main_branch(work.born), task) if work.origin == "fork" else branch, {})
         if work.start not in held:
             have = ", ".join(map(str, sorted(held))) or "none"
             raise Missing(f"task {task}: version {work.start} is not on {self.name}; versions there: {have}")
@@ -167,33 +184,37 @@ class Machine:
 
     def _sweep(self, order: Order) -> None:
         """Once the checkpoint has moved on: sides, dead forks and kept outputs that nobody can ask for any more."""
+        if order.settled:
+            self._release(order.shape)
         if self._swept == (order.retain, order.forks):
             return
         moved = self._swept is not None and self._swept[0] != order.retain
         self._swept = (order.retain, order.forks)
         for branch in list(self.versions):
-            kind, _, number = branch[0].partition("-")
-            stale = kind == "fork" and int(number) < order.run and int(number) not in order.forks
-            if stale or (moved and kind == "side" and int(number) < order.retain):
+            kind, _, rest = branch[0].partition("-")
+            stale = kind == "fork" and int(rest) < order.run and int(rest) not in order.forks
+            if stale or (moved and kind == "side" and int(rest.partition("-")[2]) < order.retain):
                 del self.versions[branch]
         if moved:
             for epochs in self.kept.values():
                 for epoch in [each for each in epochs if each <= order.retain]:
                     del epochs[epoch]
 
-    def saved(self, engine: Engine, task: Task, since: int, epoch: int) -> Any:
+    def _release(self, shape: Shape) -> None:
+        """What is left of tasks that were scaled away goes; a shape that is being prepared is left alone."""
+        for branch, task in list(self.versions):
+            kind, _, rest = branch.partition("-")
+            born = int(rest or 0) if kind == "main" else -1
+            if 0 <= born <= shape.version and shape.born.get(task, 0) != born:
+                del self.versions[branch, task]
+
+    def saved(self, engine: Engine, task: Task, since: int, epoch: int, born: int = 0) -> Any:
         """What a checkpoint brings to the store; Missing if the changes since the last one are not all here."""
         if not engine.stateful(task):
             return None
-        held = self.versions.get(("main", task), {})
+        held = self.versions.get((main_branch(born), task), {})
         needed = range(since, epoch + 1) if since >= 0 else (epoch,)
         absent = [version for version in needed if version not in held]
         if absent:
             raise Missing(f"task {task}: version {absent[0]} is not on {self.name}")
         return held[epoch]
-
-
-def branch_of(work: Work) -> str:
-    if work.lane == "tentative":
-        return f"fork-{work.fork}"
-    return f"side-{work.fork}" if work.lane == "side" else "main"

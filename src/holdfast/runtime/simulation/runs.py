@@ -6,7 +6,7 @@ A slot does its works when its time is over, not before: a run that is called of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.blocks import Block
@@ -59,18 +59,28 @@ class Runs:
         if host.engine is None:
             self._start_costed(job)
             return
+        engine = host.engine.shaped(run.shape)
         if run.live is not None:
-            job.pieces = host.engine.ingest(run.live)
+            job.pieces = engine.ingest(run.live)
             pieces = {run.live: job.pieces}
         else:
             needed = range(run.first, run.last + 1)
             if lost := [epoch for epoch in needed if epoch not in host.store.journal]:
                 raise Unfinished(f"run {run.number} replays epoch {lost[0]}, which is not in the journal any more")
-            pieces = {epoch: host.store.journal[epoch] for epoch in needed}
+            pieces = {
+                epoch: [engine.recut(part, host.store.journalled_in[epoch]) for part in host.store.journal[epoch]]
+                for epoch in needed
+            }
         counts = {epoch: len(parts) for epoch, parts in pieces.items()}
-        job.layout = lay_out(host.scenario.topology, run, {name: name for name in used}, counts)
+        job.layout = lay_out(engine.topology, run, {name: name for name in used}, counts)
         job.order = Order(
-            run.number, job.layout, host.coordinator.retain, host.coordinator.forks, host.coordinator.output_tasks
+            run.number,
+            job.layout,
+            host.coordinator.retain,
+            host.coordinator.forks,
+            host.coordinator.output_tasks,
+            run.shape,
+            run.settled,
         )
         job.blocks = [block for parts in pieces.values() for part in parts for block in part]
         job.timers.append(host.clock.after(host.timing.run, lambda: self._next_level(job)))
@@ -90,7 +100,7 @@ class Runs:
     def _duration(self, job: Job, slot: Slot) -> float:
         host = self.host
         machine = job.machines[slot.place]
-        costs = host.scenario.topology.operator
+        costs = host.topology_of(job.run).operator
         units = sum(len(work.epochs) * costs[work.task.operator].costs[work.task.number] for work in slot.works)
         restores = sum(work.origin == "checkpoint" and work.start >= 0 for work in slot.works)
         jitter = 1.0 + 0.2 * host.random.random()
@@ -114,7 +124,9 @@ class Runs:
             return
         mine = {work.task for work in slot.works}
         arrived = [block for block in share if block.receiver in mine]
-        sent, told = machine.carry_out(host.engine, host.store, job.order, slot.works, slot.feeds, arrived)
+        sent, told = machine.carry_out(
+            host.engine.shaped(job.run.shape), host.store, job.order, slot.works, slot.feeds, arrived
+        )
         job.blocks += sent
         for report, outputs in told:
             job.reports.append(report)
@@ -133,6 +145,7 @@ class Runs:
             return
         if job.run.live is not None and all(report.status == "committed" for report in job.reports):
             host.store.journal[job.run.live] = job.pieces or []
+            host.store.journalled_in[job.run.live] = job.run.shape
         job.finished = True
         job.timers.append(host.clock.after(host.timing.report, lambda: self._report(job)))
 
@@ -147,12 +160,18 @@ class Runs:
             if found is None:
                 raise Hopeless("no whole checkpoint is left and the journal does not go back to the start")
             host.tell(CheckpointLost(lost, found))
+        if host.elastic is not None and job.run.live is not None:
+            costs, unit = host.topology_of(job.run).operator, host.timing.unit
+            host.elastic.worked(
+                replace(report, seconds=costs[report.task.operator].costs[report.task.number] * unit)
+                for report in job.reports
+            )
         host.tell(RunDone(job.run.number, tuple(job.reports)))
 
     def _start_costed(self, job: Job) -> None:
         """Costs alone: the run takes as long as the slowest node of each level, and everything it said is committed."""
         host = self.host
-        costs, speed = host.scenario.topology.operator, job.machines
+        costs, speed = host.topology_of(job.run).operator, job.machines
         levels: dict[int, dict[str, float]] = {}
         for work in job.run.works:
             units = len(work.epochs) * costs[work.task.operator].costs[work.task.number] * host.timing.unit
@@ -172,7 +191,8 @@ class Runs:
             job.timers.append(host.clock.after(stalled - host.clock.now, lambda: self._costed(job)))
             return
         wanted = host.coordinator.output_tasks
-        rates, index = host.scenario.topology.rates, host.scenario.topology.index
+        topology = host.topology_of(job.run)
+        rates, index = topology.rates, topology.index
         for work in job.run.works:
             says = work.task in wanted and work.lane in ("exact", "tentative")
             named = dict.fromkeys(work.epochs, "") if says else {}

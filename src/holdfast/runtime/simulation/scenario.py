@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from holdfast.elasticity import Policy
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import Fault, print_faults
 from holdfast.runtime.settings import Settings
@@ -58,6 +59,12 @@ class Scenario:
     replace: float | None = None
     replans: tuple[tuple[float, tuple[Task, ...]], ...] = ()
     """When the planner chooses other tasks to replicate, and which."""
+    scalings: tuple[tuple[float, str, int], ...] = ()
+    """When somebody asks for another number of tasks of an operator, and how many."""
+    scalable: frozenset[str] | None = None
+    """Operators that can be scaled; None: all that their streams allow."""
+    elastic: Policy | None = None
+    """Scale by load, as this policy says."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""
@@ -89,6 +96,8 @@ class Scenario:
             f"replicas: {', '.join(map(str, settings.replicas)) or 'none'}",
             f"timing: {self.timing}",
             f"replans: {[(at, [str(task) for task in tasks]) for at, tasks in self.replans] or 'none'}",
+            f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
+            f"parallel recovery: {settings.parallel_recovery}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",
         ]

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.elastic import Elastic
 from holdfast.runtime.events import (
     CapacityLifted,
     Checkpoint,
@@ -28,17 +29,20 @@ from holdfast.runtime.events import (
     Publish,
     Record,
     ReplicasPlanned,
+    Reshape,
     Run,
+    ScaleWanted,
     Trim,
 )
 from holdfast.runtime.history import History
+from holdfast.runtime.shape import Shape, reshaped
 from holdfast.runtime.simulation.clock import Environment, Timer
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished
 from holdfast.runtime.simulation.machine import Engine, Machine, Missing
 from holdfast.runtime.simulation.runs import Runs
 from holdfast.runtime.simulation.scenario import Scenario
 from holdfast.runtime.simulation.store import MemoryStore
-from holdfast.topology import Task
+from holdfast.topology import Task, Topology
 
 Watcher = Callable[[Event, list[Instruction]], None]
 
@@ -63,7 +67,11 @@ class Simulation:
         """Each is shown every event with the coordinator's answer, before it is carried out."""
         self.clock = Environment()
         self.store = MemoryStore()
-        self.coordinator = Coordinator(scenario.topology, scenario.settings)
+        self.coordinator = Coordinator(scenario.topology, scenario.settings, scalable=scenario.scalable)
+        self._topologies: dict[int, Topology] = {}
+        self.elastic: Elastic | None = None
+        if scenario.elastic is not None:
+            self.elastic = Elastic(scenario.topology, self.coordinator.scaling.scalable, scenario.elastic)
         self.machines: dict[str, Machine] = {}
         self.history: list[dict[str, Any]] = []
         self.restarts = 0
@@ -91,6 +99,10 @@ class Simulation:
         schedule_faults(self)
         for moment, tasks in self.scenario.replans:
             self.clock.after(moment, partial(self._replan, tasks))
+        for moment, operator, to in self.scenario.scalings:
+            self.clock.after(moment, partial(self.scale, operator, to))
+        if self.elastic is not None:
+            self.clock.after(self.elastic.policy.every, self._scale_by_load)
         self.boot(self.scenario.names)
         self.clock.after(0.0, self._fetch)
         while not self.finished:
@@ -102,7 +114,30 @@ class Simulation:
 
     def _replan(self, tasks: tuple[Task, ...]) -> None:
         if not self._restarting:
-            self.tell(ReplicasPlanned(tasks))
+            there = self.coordinator.topology.index
+            self.tell(ReplicasPlanned(tuple(task for task in tasks if task in there)))
+
+    def scale(self, operator: str, to: int, why: str = "asked for") -> None:
+        """Ask for another number of tasks of an operator."""
+        if not self._restarting:
+            self.tell(ScaleWanted(operator, to, why=why))
+
+    def _scale_by_load(self) -> None:
+        if self.elastic is None or self.finished:
+            return
+        self.clock.after(self.elastic.policy.every, self._scale_by_load)
+        wanted, hopeless = self.elastic.decide(self.clock.now)
+        for each in hopeless:
+            self.note("cannot scale", {"task": str(each.task), "why": each.why})
+        for request in wanted if not self._restarting else ():
+            self.tell(request)
+
+    def topology_of(self, run: Run) -> Topology:
+        """The topology that a run is of."""
+        version = run.shape.version
+        if version not in self._topologies:
+            self._topologies[version] = reshaped(self.scenario.topology, run.shape)
+        return self._topologies[version]
 
     def _missing(self) -> str:
         standing = self.coordinator.standing
@@ -217,7 +252,20 @@ class Simulation:
         if found is None:
             raise Hopeless("no whole checkpoint is left and the journal does not go back to the start")
         head = max(found, self.store.head)
-        self.coordinator = Coordinator(self.scenario.topology, self.scenario.settings, found, head)
+        published: dict[Task, int] = {}
+        for epoch, task in self.store.final:
+            published[task] = max(epoch, published.get(task, -1))
+        self.coordinator = Coordinator(
+            self.scenario.topology,
+            self.scenario.settings,
+            found,
+            head,
+            shape=self.store.shape,
+            saved=self.store.saved_in.get(found, Shape()),
+            published=published,
+            scalable=self.scenario.scalable,
+        )
+        self._topologies.clear()
         self._restarting = False
         self._fetched = self._committed
         self.note("driver back", {"checkpoint": found, "head": head})
@@ -256,6 +304,8 @@ class Simulation:
                 self._begin_checkpoint(instruction)
             case Publish():
                 self._publish(instruction)
+            case Reshape(shape):
+                self.store.shape = shape
             case Trim(epoch):
                 self.store.trim(epoch)
             case EpochDone(epoch):
@@ -265,6 +315,8 @@ class Simulation:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.history.append({"time": round(self.clock.now, 6), "kind": kind, **fields})
+        if self.elastic is not None:
+            self.elastic.hear({"kind": kind, **fields}, self.coordinator.shape, self.clock.now)
         if self.record is not None:
             self.record.add(self.clock.now, kind, fields)
 
@@ -340,14 +392,17 @@ class Simulation:
                 return
             if self.engine is not None:
                 try:
-                    states[task] = machine.saved(self.engine, task, wanted.since, wanted.epoch)
+                    states[task] = machine.saved(
+                        self.engine, task, wanted.since_of(task), wanted.epoch, wanted.shape.born.get(task, 0)
+                    )
                 except Missing as error:
                     self._break_checkpoint(str(error))
                     return
         if self.full:
             self._break_checkpoint("no space left in the store", again=0.2)
             return
-        self.store.commit(wanted.epoch, wanted.since, states)
+        whole = [task for task in wanted.homes if wanted.since_of(task) < 0]
+        self.store.commit(wanted.epoch, wanted.since, states, wanted.shape, whole)
         self._checkpoint = None
         before = self.restarts
         done = CheckpointDurable(wanted.epoch)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.simulation.machine import Damaged
+from holdfast.runtime.shape import Shape
+from holdfast.runtime.simulation.endings import Unfinished
+from holdfast.runtime.simulation.machine import Damaged, Engine
 from holdfast.topology import Task
 
 KEEP = 3
@@ -25,6 +27,10 @@ class MemoryStore:
     since: dict[int, int] = field(default_factory=dict)
     damaged: set[int] = field(default_factory=set)
     journal: dict[int, list[list[Block]]] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape)
+    saved_in: dict[int, Shape] = field(default_factory=dict)
+    journalled_in: dict[int, Shape] = field(default_factory=dict)
+    """The shape in force, and those in which each checkpoint and each epoch of the journal were written."""
     final: dict[tuple[int, Task], Any] = field(default_factory=dict)
     tentative: dict[tuple[int, Task], tuple[Any, float]] = field(default_factory=dict)
 
@@ -42,13 +48,22 @@ class MemoryStore:
                 return epoch
         return -1 if not self.checkpoints or 0 in self.journal else None
 
-    def restore(self, task: Task, epoch: int) -> Any:
+    def restore(self, engine: Engine, task: Task, epoch: int) -> Any:
         if not self.whole(epoch) or epoch not in self.checkpoints:
             raise Damaged(f"task {task}: checkpoint {epoch} is not whole")
-        return self.checkpoints[epoch][task]
+        before = self.saved_in[epoch].routings.get(task.operator)
+        return engine.assembled(before, task, lambda old: self.checkpoints[epoch][old])
 
-    def commit(self, epoch: int, since: int, states: Mapping[Task, Any]) -> None:
+    def commit(
+        self, epoch: int, since: int, states: Mapping[Task, Any], shape: Shape, whole: Collection[Task] = ()
+    ) -> None:
+        """``whole``: tasks of which all was brought; of the others what changed since then."""
+        before = self.saved_in.get(since, Shape())
+        for task in states if since >= 0 else ():
+            if task not in whole and before.born.get(task, 0) != shape.born.get(task, 0):
+                raise Unfinished(f"checkpoint {epoch}: changes of {task} follow {since}, where it had other keys")
         self.checkpoints[epoch] = states
+        self.saved_in[epoch] = shape
         self.since[epoch] = since
         self.damaged.discard(epoch)
         for old in sorted(self.checkpoints)[:-KEEP]:

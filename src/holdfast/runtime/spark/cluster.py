@@ -42,6 +42,10 @@ class Cluster(Protocol):
         """These die together."""
         ...
 
+    def grow(self, count: int) -> bool:
+        """Ask for so many more nodes; False if nobody can give any. They join when they come."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -53,7 +57,7 @@ class LogicalNodes:
         self._root = root
         self._rejoin_after = rejoin_after
         self._died: dict[str, float] = {}
-        self._cores = max(1, min(cores, count))
+        self._cores = cores
         self._names = [f"node-{number}" for number in range(count)]
         self._lives = dict.fromkeys(self._names, 0)
         self._alive: set[str] = set()
@@ -71,7 +75,8 @@ class LogicalNodes:
         return lost, joined
 
     def places(self) -> Mapping[str, str]:
-        return {name: f"slot-{self._names.index(name) % self._cores}" for name in self._alive}
+        slots = max(1, min(self._cores, len(self._names)))
+        return {name: f"slot-{self._names.index(name) % slots}" for name in self._alive}
 
     def location(self, place: str) -> str | None:
         return None
@@ -87,6 +92,14 @@ class LogicalNodes:
         self._alive = self._alive.difference(gone)  # one step, so that who looks sees one failure
         for node in gone:
             shutil.rmtree(self.folder(node), ignore_errors=True)
+
+    def grow(self, count: int) -> bool:
+        for _ in range(count):
+            name = f"node-{len(self._names)}"
+            self._names.append(name)
+            self._lives[name] = 0
+            self._alive.add(name)
+        return True
 
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
@@ -155,6 +168,13 @@ class Executors:
     def process(self, node: str) -> int | None:
         """The operating system's number of the executor's process, if it runs on this machine."""
         return executor_process(self._context.applicationId or "", self.executor(node))
+
+    def grow(self, count: int) -> bool:
+        """Standalone (local-cluster too), YARN and Kubernetes can be asked; other masters say no."""
+        try:
+            return bool(self._jsc.requestExecutors(count))
+        except Exception:  # py4j wraps whatever the master throws
+            return False
 
     def kill(self, nodes: Iterable[str]) -> None:
         processes = {node: self.process(node) for node in nodes}

@@ -16,20 +16,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Infeasible, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history import NAME, History
-from holdfast.runtime.migration import migrate
+from holdfast.runtime.migration import migrate, shapes
+from holdfast.runtime.outputs import newest_final
 from holdfast.runtime.processing import coordinated
+from holdfast.runtime.requests import OUTCOMES
 from holdfast.runtime.settings import Recovery, Settings
+from holdfast.runtime.shape import Shape, check_scalable, scalable
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
+from holdfast.runtime.spark.demand import Demand, Elasticity, elastic_by, standby
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Batch, Shell, Sink
 from holdfast.runtime.worker import JobContext
-from holdfast.state import Store, Sync, Writer
+from holdfast.state import Routing, Store, Sync, Writer
 from holdfast.topology import Task, topology_to
 
 PROGRESS_KEPT = 100
@@ -54,6 +58,10 @@ def start(
     scheduler: str = "incremental",
     recovery: Recovery = "incremental",
     capacity: float | None = None,
+    parallel_recovery: int = 1,
+    elastic: Elasticity = False,
+    max_nodes: int | None = None,
+    pool: int = 0,
     trigger: str | None = None,
     verify: bool = False,
     memory_limit: int | None = None,
@@ -72,11 +80,15 @@ def start(
     ``replicas``: tasks that get a second live copy; or ``budget``: so many average tasks' worth of copies, chosen by
     the replication planner from declared rates and costs, and again from measured ones after a few epochs.
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
-    ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None. ``verify``: run
-    every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that a table may
-    hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store over from a
-    job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each output as
-    it is published, in the driver.
+    ``parallel_recovery``: a lost task whose state can be cut by key and that has a long replay before it comes back as
+    so many tasks. ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True:
+    the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them
+    stand by without tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when
+    None.
+    ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
+    a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
+    over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
+    output as it is published, in the driver.
     """
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
@@ -87,11 +99,16 @@ def start(
         scheduler=scheduler,
         recovery=recovery,
         capacity=capacity,
+        parallel_recovery=parallel_recovery,
     )
     if budget is not None and settings.replicas:
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
+    if max_nodes is not None and max_nodes < settings.nodes + pool:
+        raise Invalid(f"max_nodes must be at least nodes and pool together, {settings.nodes + pool}, got {max_nodes}")
+    if pool < 0:
+        raise Invalid(f"pool must be 0 or more nodes, got {pool}")
     if bounded and epochs is None:
         raise Invalid("bounded: say how many epochs there are, epochs=...")
     if epochs is not None and epochs < 1:
@@ -103,7 +120,7 @@ def start(
             streams, pipeline, spark, settings, place, writer,
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
-            outputs=outputs, bounded=bounded,
+            outputs=outputs, bounded=bounded, elastic=elastic, max_nodes=max_nodes or settings.nodes + pool, pool=pool,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -130,6 +147,9 @@ def _started(
     rejoin_after: float | None,
     outputs: bool,
     bounded: bool,
+    elastic: Elasticity,
+    max_nodes: int,
+    pool: int,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -138,7 +158,17 @@ def _started(
         raise Invalid(
             f"store {place.url}: epoch {missing[0]} is not in the journal, so epoch {head} cannot be replayed"
         )
-    coordinator = Coordinator(coordinated(pipeline), settings, found, head)
+    shape, saved = shapes(place, writer, pipeline, found)
+    coordinator = Coordinator(
+        coordinated(pipeline),
+        settings,
+        found,
+        head,
+        shape=shape,
+        saved=saved,
+        published=newest_final(place.files) if outputs else {},
+        scalable=scalable(pipeline),
+    )
     job = uuid.uuid4().hex[:12]
     local = Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
     context = JobContext(
@@ -147,9 +177,8 @@ def _started(
         place.url,
         writer.token,
         str(local),
-        coordinator.output_tasks if outputs else frozenset(),
+        coordinator.outputs if outputs else frozenset(),
         place.sync,
-        {},
         verify,
         memory_limit,
     )
@@ -157,9 +186,17 @@ def _started(
     cluster = _cluster(spark, settings.nodes, local, rejoin_after)
     shell = Shell(
         spark, coordinator, context, writer, cluster, History(directory / NAME),
-        pieces={epoch: int(place.journal_extra(epoch)["pieces"]) for epoch in journal if epoch > found},
+        journalled={epoch: _journalled(place.journal_extra(epoch)) for epoch in journal if epoch > found},
         extra={"signature": pipeline.signature}, patience=patience, sink=sink,
     )  # fmt: skip
+    demand = Demand(
+        shell,
+        directory if "://" not in place.url else None,
+        elastic_by(elastic, coordinator, settings.nodes, max_nodes) if elastic else None,
+        standby(pool, settings.nodes, max_nodes),
+        max_nodes,
+    )
+    shell.demand = demand
     if faults:
         names = [f"node-{number}" for number in range(settings.nodes)]
         script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
@@ -168,7 +205,14 @@ def _started(
     for listener in listeners:
         handle.add_listener(listener)
     handle._begin(settings.nodes)
+    demand.provide_nodes()
     return handle
+
+
+def _journalled(extra: Mapping[str, Any]) -> tuple[int, Shape]:
+    """The parts of a journalled epoch, and the shape in which they were cut, of which only the routing counts."""
+    routings = {name: Routing.from_json(each) for name, each in extra.get("routings", {}).items()}
+    return int(extra["pieces"]), Shape(routings=routings)
 
 
 class Job:
@@ -218,6 +262,7 @@ class Job:
     @property
     def status(self) -> dict[str, Any]:
         standing = self.shell.coordinator.standing
+        shadow = self.shell.coordinator.scaling.shadow
         down, behind = standing.down, standing.behind()
         if self._ended.is_set():
             message = "Stopped" if self.shell.error is None else f"Failed: {self.shell.error}"
@@ -225,6 +270,8 @@ class Job:
             message = f"Recovering: {len(down)} tasks are down"
         elif any(copy.lane == "exact" for copy in behind):
             message = f"Recovering: {len(behind)} tasks are catching up"
+        elif shadow is not None:
+            message = f"Scaling {shadow.operator}"
         else:
             message = "Running"
         return {
@@ -235,6 +282,8 @@ class Job:
             "checkpoint": standing.checkpoint,
             "nodes": sorted(standing.nodes),
             "down": [str(task) for task in down],
+            "tasks": {operator.name: operator.parallelism for operator in self.shell.coordinator.topology.operators},
+            "scaling": None if shadow is None else {"operator": shadow.operator, "tries": shadow.tries},
             "replicas": {
                 str(task): {"node": home.node, "behind": standing.head - home.position}
                 for task, home in standing.replicas.items()
@@ -255,6 +304,40 @@ class Job:
     def stop(self) -> None:
         """Finish the epoch at hand, checkpoint, and end."""
         self._finish(checkpoint=True)
+
+    def scale(self, operator: str, to: int, timeout: float = 60.0) -> dict[str, Any]:
+        """Let an operator have so many tasks, out or in, while the job runs; results stay what they are.
+
+        Waits until it is done and returns the event that tells of it; Infeasible, with the reason, when it was given
+        up or ``timeout`` seconds have passed (it may still happen then). Invalid for an operator that cannot be scaled.
+        """
+        check_scalable(self.shell.context.pipeline, operator)
+        if to < 1:
+            raise Invalid(f"operator {operator}: needs at least 1 task, got {to}")
+        if self._ended.is_set():
+            raise Infeasible(f"operator {operator}: the job has ended")
+        request, done = uuid.uuid4().hex[:12], threading.Event()
+        said: list[dict[str, Any]] = []
+
+        def hear(event: dict[str, Any]) -> None:
+            if event.get("request") == request and event["kind"] in OUTCOMES and not event.get("again"):
+                said.append(event)
+                done.set()
+
+        self.shell.listeners.append(hear)
+        try:
+            self.shell.scale(operator, to, request)
+            until = time.monotonic() + timeout
+            while not done.wait(0.05) and time.monotonic() < until and not self._ended.is_set():
+                pass
+        finally:
+            self.shell.listeners.remove(hear)
+        if not said:
+            what = "the job ended before it was done" if self._ended.is_set() else f"not done after {timeout:g} s"
+            raise Infeasible(f"operator {operator} to {to} tasks: {what}")
+        if said[-1]["kind"] != "scaled":
+            raise Infeasible(f"operator {operator} to {to} tasks: {said[-1]['reason']}")
+        return said[-1]
 
     def add_listener(self, listener: Listener) -> None:
         """Call this with every event of the history as it happens: a dict with ``time`` and ``kind``."""
@@ -289,6 +372,7 @@ class Job:
             "epochs": self._epochs,
             "master": str(self.shell.spark.sparkContext.master),
             "topology": topology_to(self.shell.coordinator.topology),
+            "scalable": _scalable(self.shell.context.pipeline),
             "settings": {
                 "checkpoint_every": settings.checkpoint_every,
                 "budget": self._budget,
@@ -296,6 +380,7 @@ class Job:
                 "scheduler": settings.scheduler,
                 "recovery": settings.recovery,
                 "capacity": settings.capacity,
+                "parallel_recovery": settings.parallel_recovery,
                 "trigger": self._trigger,
             },
         }
@@ -369,6 +454,18 @@ class Job:
                 "checkpointEpoch": self.shell.coordinator.standing.checkpoint,
             }
             self._progress.append(entry)
+
+
+def _scalable(pipeline: Pipeline) -> dict[str, str | None]:
+    """For each operator None, or why it cannot be scaled."""
+    told: dict[str, str | None] = {}
+    for step in pipeline.steps:
+        try:
+            check_scalable(pipeline, step.name)
+            told[step.name] = None
+        except Invalid as error:
+            told[step.name] = str(error)
+    return told
 
 
 class _Enough(Exception):

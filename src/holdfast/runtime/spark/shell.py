@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     AnswerOverdue,
@@ -38,23 +38,27 @@ from holdfast.runtime.events import (
     NodesLost,
     Publish,
     Record,
+    Reshape,
     Run,
     RunBroken,
     RunDone,
+    ScaleWanted,
     Trim,
 )
 from holdfast.runtime.history import History
 from holdfast.runtime.layout import lay_out
 from holdfast.runtime.outputs import STAGED, publish
+from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
+from holdfast.runtime.spark.demand import Demand
 from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
 from holdfast.runtime.worker import JobContext, Order, journal_name
 from holdfast.state import Unusable, Writer
 from holdfast.state.entries import FileEntry
-from holdfast.topology import Task
+from holdfast.topology import Task, Topology
 
 LOOK_EVERY = 0.1
 SOON = 2.0
@@ -82,7 +86,7 @@ class Batch:
 
 
 class Shell:
-    """Runs one job. ``pieces``: into how many parts each journalled epoch was cut."""
+    """Runs one job. ``journalled``: into how many parts each journalled epoch was cut, and in which shape."""
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class Shell:
         cluster: Cluster,
         history: History,
         *,
-        pieces: Mapping[int, int],
+        journalled: Mapping[int, tuple[int, Shape]],
         extra: Mapping[str, Any],
         patience: float = 10.0,
         sink: Sink | None = None,
@@ -108,12 +112,14 @@ class Shell:
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.player: FaultPlayer | None = None
-        self._pieces = dict(pieces)
+        self.demand: Demand | None = None
+        self._journalled = dict(journalled)
+        self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
         self._patience = patience
         self._exchange = Exchange(spark.sparkContext)
         self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
         self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
             "replay": queue.SimpleQueue(),
@@ -130,7 +136,7 @@ class Shell:
         """When the last epoch came, and how long after the one before."""
         self._overdue_at: float | None = None
         self._stopping = threading.Event()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self.lock)
         self._threads: list[threading.Thread] = []
 
     # Life
@@ -187,8 +193,25 @@ class Shell:
         """Pass an event on and carry out the answer; long work goes to its own thread."""
         with self._changed:
             for instruction in self.coordinator.handle(event):
+                if isinstance(instruction, Reshape) and not self._put_down(instruction.shape):
+                    break
                 self._carry_out(instruction)
             self._changed.notify_all()
+
+    def _put_down(self, shape: Shape) -> bool:
+        """Nothing that follows may happen without it in the store: else the job ends, and starts in the old shape."""
+        done: list[bool] = []
+
+        def put() -> None:
+            self.writer.commit_shape(shape.to_json())
+            done.append(True)
+
+        try:
+            self._until_taken(put)
+        except HoldfastError as error:
+            self.fail(error)
+        self.coordinator.halted |= not done
+        return bool(done)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -204,7 +227,8 @@ class Shell:
                 self._publish(instruction)
             case Trim(epoch):
                 self.writer.trim(epoch)
-                self._pieces = {e: n for e, n in self._pieces.items() if e > min(epoch, self._oldest())}
+                oldest = min(epoch, self._oldest())
+                self._journalled = {e: held for e, held in self._journalled.items() if e > oldest}
             case Halt(message):
                 self.fail(RunFailed(message))
 
@@ -220,6 +244,8 @@ class Shell:
 
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         event = self.history.add(time.time(), kind, fields)
+        if self.demand is not None:
+            self.demand.heard(event)
         for listener in self.listeners:
             listener(event)
 
@@ -277,11 +303,11 @@ class Shell:
             self._called_off.discard(run.number)
         self._strikes = 0
         entries = {note.pop("journal"): note for note in notes if "journal" in note}
-        task = self.context.pipeline.topology.task
+        task = self._topology(run.shape).task
         reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
         whole = all(report.status == "committed" for report in reports)
         if (live := run.live) is not None and whole:
-            self._until_taken(lambda: self._journal(live, entries))
+            self._until_taken(lambda: self._journal(live, entries, run.shape))
         if unusable := [report.message for report in reports if report.status == "unusable"]:
             self._refused(unusable[0])
         for report in reports:
@@ -289,6 +315,9 @@ class Shell:
                 self._staged[run.number, report.lane, epoch, report.task] = name
         if damaged := [report.reached for report in reports if report.status == "damaged"]:
             self._fall_back(min(damaged))
+        if self.demand is not None and run.live is not None:
+            with self.lock:
+                self.demand.worked(reports)
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
 
@@ -324,14 +353,21 @@ class Shell:
             return
         self.tell(CheckpointLost(epoch, -1 if found is None else found.epoch))
 
-    def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]]) -> None:
+    def _journal(self, epoch: int, entries: Mapping[int, Mapping[str, Any]], shape: Shape) -> None:
         files = {journal_name(piece): FileEntry.from_json(entry) for piece, entry in entries.items()}
-        self.writer.journal_commit(epoch, files, {"pieces": len(files)})
-        self._pieces[epoch] = len(files)
+        routings = {name: routing.to_json() for name, routing in shape.routings.items()}
+        self.writer.journal_commit(epoch, files, {"pieces": len(files), "routings": routings})
+        self._journalled[epoch] = (len(files), shape)
+
+    def _topology(self, shape: Shape) -> Topology:
+        """The topology of a shape as workers have it."""
+        if shape.version not in self._topologies:
+            self._topologies[shape.version] = reshaped_pipeline(self.context.pipeline, shape).topology
+        return self._topologies[shape.version]
 
     def _job(self, run: Run, batch: Batch | None) -> list[dict[str, Any]]:
-        topology = self.context.pipeline.topology
-        with self._lock:
+        topology = self._topology(run.shape)
+        with self.lock:
             places = self.cluster.places()
             gone = {work.node for work in run.works if work.node not in places}
             if gone:
@@ -341,7 +377,7 @@ class Shell:
             retain = self.coordinator.retain
         first, parts, pieces = self._first_level(run, batch)
         layout = lay_out(topology, run, places, pieces)
-        order = Order(run.number, layout, folders, retain, forks)
+        order = Order(run.number, layout, folders, retain, forks, run.shape, run.settled)
         job, context = self.context.job, self._broadcast
         stage: Any
         if batch is not None and run.live is not None:
@@ -349,7 +385,8 @@ class Shell:
             stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends)
             partitions = pieces[run.live]
         else:
-            stage = stages.Feed(job, context, order, parts)
+            shapes = {epoch: self._journalled[epoch][1] for epoch in pieces}
+            stage = stages.Feed(job, context, order, parts, shapes)
             partitions = len(parts)
         level = first
         for number, slots in enumerate(layout.levels):
@@ -365,12 +402,12 @@ class Shell:
         if batch is not None and run.live is not None:
             frame, count = self._exchange.batch(batch.frame)
             return frame, [], {run.live: count}
-        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._pieces]
-        parts = [(epoch, piece) for epoch in needed for piece in range(self._pieces[epoch])]
+        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._journalled]
+        parts = [(epoch, piece) for epoch in needed for piece in range(self._journalled[epoch][0])]
         places = sorted(set(self.cluster.places().values()))
         dealt = [parts[i :: len(places)] for i in range(len(places))]
         rdd = self._exchange.located([self.cluster.location(place) for place in places])
-        return rdd, dealt, {epoch: self._pieces[epoch] for epoch in needed}
+        return rdd, dealt, {epoch: self._journalled[epoch][0] for epoch in needed}
 
     def _broken(self, run: Run, error: Exception) -> None:
         """A job that did not finish: because nodes went (noticed here at the latest), or for no good reason."""
@@ -400,7 +437,8 @@ class Shell:
             self._groups[group] = -1
             spark.setJobGroup(group, f"holdfast checkpoint {wanted.epoch}", interruptOnCancel=False)
             entries = self._save(wanted)
-            done = self.writer.commit_checkpoint(wanted.epoch, entries, extra=self._extra)
+            extra = {**self._extra, "shape": wanted.shape.to_json()}
+            done = self.writer.commit_checkpoint(wanted.epoch, entries, wanted.shape.routings, extra)
         except HoldfastError as error:
             if not isinstance(error, Unusable):
                 self.note("checkpoint failed", {"epoch": wanted.epoch, "message": str(error)})
@@ -427,9 +465,7 @@ class Shell:
         if not grouped:
             return {}
         order = sorted(grouped)
-        stage = stages.Save(
-            self.context.job, self._broadcast, wanted.since, wanted.epoch, [grouped[place] for place in order]
-        )
+        stage = stages.Save(self.context.job, self._broadcast, wanted, [grouped[place] for place in order])
         located = self._exchange.located([self.cluster.location(place) for place in order])
         saved = [pair for part in self._exchange.collect(located, stage) for pair in json.loads(part)]
         return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
@@ -480,14 +516,26 @@ class Shell:
                     self._overdue_at = None
                     self.tell(AnswerOverdue())
                 self._lift_if_stuck()
+                if self.demand is not None:
+                    self.demand.look()
             except Exception as error:
                 if not self._stopping.is_set():
                     self.fail(RunFailed(f"the nodes cannot be watched any more: {first_line(error)}"))
                 return
 
+    def scale(self, operator: str, to: int, request: str, why: str = "asked for") -> None:
+        """Ask for another number of tasks; the history tells under ``request`` what became of it."""
+        try:
+            check_scalable(self.context.pipeline, operator)
+        except Invalid as error:
+            fields = {"operator": operator, "request": request, "reason": str(error)}
+            self.note("scaling refused", fields)
+            return
+        self.tell(ScaleWanted(operator, to, why=why, request=request))
+
     def _look(self) -> list[str]:
         """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""
-        with self._lock:
+        with self.lock:
             lost, joined = self.cluster.look()
             if lost:
                 self._stopping.wait(LOOK_EVERY / 2)  # losses close together are one failure
@@ -501,6 +549,8 @@ class Shell:
                 self.tell(NodesLost(tuple(lost), "executor lost", due))
             if joined:
                 self.tell(NodesJoined(tuple(joined)))
+            if self.demand is not None:
+                self.demand.moved(lost, joined)
         if lost:
             for group, number in groups.items():
                 self._call_off(group, number)
@@ -519,7 +569,7 @@ class Shell:
 
     def _lift_if_stuck(self) -> None:
         """Nobody came to take what is down: after a while the nodes that are there carry everything."""
-        with self._lock:
+        with self.lock:
             stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
         now = time.monotonic()
         self._waiting_since = (self._waiting_since or now) if stuck else None

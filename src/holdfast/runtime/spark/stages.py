@@ -13,8 +13,9 @@ from pyspark import Broadcast
 from pyspark.cloudpickle import loads as unpickled
 
 from holdfast.runtime.blocks import ALIGNED, Block, pack, unpack
-from holdfast.runtime.events import Report
+from holdfast.runtime.events import Checkpoint, Report
 from holdfast.runtime.layout import Layout, Slot
+from holdfast.runtime.shape import Shape
 from holdfast.runtime.worker import JobContext, Order, Worker
 from holdfast.topology import Task
 
@@ -49,7 +50,7 @@ class Ingest:
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
         rows = pa.Table.from_batches(batches, schema)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        blocks, reports, entry = worker.ingest(self.epoch, index, self.pieces, shares, self.ends)
+        blocks, reports, entry = worker.ingest(self.epoch, index, self.pieces, shares, self.ends, self.order.shape)
         notes = [_noted(report) for report in reports]
         if entry is not None:
             notes.append({"journal": index, **entry.to_json()})
@@ -58,16 +59,24 @@ class Ingest:
 
 @dataclass(frozen=True)
 class Feed:
-    """The first level of a replay: each partition brings some of the journalled parts of some epochs."""
+    """The first level of a replay: each partition brings some of the journalled parts of some epochs.
+
+    ``shapes``: those in which the epochs were journalled.
+    """
 
     job: str
     context: Broadcast[bytes]
     order: Order
     parts: Sequence[Sequence[tuple[int, int]]]
+    shapes: Mapping[int, Shape]
 
     def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
-        blocks = [block for epoch, piece in self.parts[index] for block in worker.journalled(epoch, piece)]
+        blocks = [
+            block
+            for epoch, piece in self.parts[index]
+            for block in worker.journalled(epoch, piece, self.shapes[epoch], self.order.shape)
+        ]
         return bundles(self.order.layout, 0, blocks, [])
 
 
@@ -104,16 +113,16 @@ class Save:
 
     job: str
     context: Broadcast[bytes]
-    since: int
-    epoch: int
+    wanted: Checkpoint
     tasks: Sequence[Sequence[tuple[str, Task]]]
 
     def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
-        worker = worker_of(self.job, self.context)
-        saved = [
-            [str(task), [entry.to_json() for entry in worker.checkpoint(folder, task, self.since, self.epoch)]]
-            for folder, task in self.tasks[index]
-        ]
+        worker, wanted = worker_of(self.job, self.context), self.wanted
+        saved = []
+        for folder, task in self.tasks[index]:
+            born = wanted.shape.born.get(task, 0)
+            entries = worker.checkpoint(folder, task, wanted.since_of(task), wanted.epoch, born)
+            saved.append([str(task), [entry.to_json() for entry in entries]])
         return [json.dumps(saved).encode()]
 
 

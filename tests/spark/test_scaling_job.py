@@ -1,0 +1,181 @@
+"""Scaling on Spark: a job that is scaled out and in, with nodes that die around it, answers as one that never was."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from commands import HOLDFAST
+from test_job import ROWS, counting, expected, finished, keyed, numbers, totals
+
+from holdfast import operators as op
+from holdfast.errors import Infeasible, Invalid
+from holdfast.operators import Pipeline
+from holdfast.runtime.history import read_history
+from holdfast.runtime.outputs import read_output
+from holdfast.runtime.spark import Job, start
+from holdfast.state import Store
+from holdfast.state.verify import verify
+from holdfast.topology import Task
+
+pytestmark = pytest.mark.spark
+
+
+def counts_only(parallelism: int = 2) -> Pipeline:
+    """The scaled operator is the sink: its tasks' output files change names."""
+    return Pipeline(
+        op.source("rows", keyed, parallelism=2),
+        op.step(
+            "counts",
+            op.aggregate({"key": pa.int64()}, count=op.count()),
+            op.stream("rows", key="key"),
+            parallelism=parallelism,
+        ),
+    )
+
+
+def at_epochs(job: Job, actions: dict[int, Callable[[], None]]) -> None:
+    """Let these happen, in a thread of their own, once the epochs are answered."""
+    pending = dict(actions)
+
+    def hear(event: dict[str, Any]) -> None:
+        if event["kind"] == "answered" and event["epoch"] in pending:
+            threading.Thread(target=pending.pop(event["epoch"]), daemon=True).start()
+
+    job.add_listener(hear)
+
+
+def kinds(folder: Path) -> list[str]:
+    return [event["kind"] for event in read_history(folder)]
+
+
+def rows(folder: Path) -> list[tuple[int, int, int]]:
+    table = read_output(folder, "final")
+    return sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
+
+
+def running_counts(epochs: int) -> list[tuple[int, int, int]]:
+    counts: dict[int, int] = {}
+    answers = []
+    for epoch in range(epochs):
+        changed = set()
+        for value in range(epoch * ROWS, (epoch + 1) * ROWS):
+            counts[value & 15] = counts.get(value & 15, 0) + 1
+            changed.add(value & 15)
+        answers += [(epoch, key, counts[key]) for key in changed]
+    return sorted(answers)
+
+
+def asks(job: Job, operator: str, to: int) -> Callable[[], None]:
+    return lambda: job.shell.scale(operator, to, f"to-{to}")
+
+
+def test_scaled_out_and_in_with_nodes_that_die_the_answers_stay(spark: Any, tmp_path: Path) -> None:
+    job = start(numbers(spark), counts_only(), store=tmp_path, nodes=3, epochs=20, checkpoint_every=4, rejoin_after=0.2)
+    at_epochs(
+        job,
+        {
+            1: asks(job, "counts", 4),
+            5: lambda: job.shell.cluster.kill(["node-1"]),
+            8: asks(job, "counts", 1),
+            9: lambda: job.shell.cluster.kill(["node-0"]),
+            13: asks(job, "counts", 3),
+        },
+    )
+    finished(job)
+    assert rows(tmp_path) == running_counts(20)
+    told = [event for event in read_history(tmp_path) if event["kind"] == "scaled"]
+    assert [event["tasks"] for event in told] == [4, 1, 3]
+    assert kinds(tmp_path).count("nodes lost") == 2
+    assert verify(Store(tmp_path)).whole
+
+
+def test_a_scaled_job_goes_on_in_its_shape_after_a_restart(spark: Any, tmp_path: Path) -> None:
+    job = start(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=6, checkpoint_every=2)
+    at_epochs(job, {0: asks(job, "counts", 3)})
+    finished(job)
+    again = start(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=9, checkpoint_every=2)
+    assert again.status["tasks"]["counts"] == 3
+    finished(again)
+    assert totals(tmp_path) == expected(9)
+    # Another parallelism in the code is meant: the store is migrated, from the shape it is in.
+    last = finished(start(numbers(spark), counting(parallelism=4), store=tmp_path, nodes=2, epochs=11))
+    assert last.status["tasks"]["counts"] == 4
+    assert totals(tmp_path) == expected(11)
+
+
+def test_what_cannot_be_scaled_is_said_at_once(spark: Any, tmp_path: Path) -> None:
+    job = start(numbers(spark), counting(), store=tmp_path, epochs=3)
+    with pytest.raises(Invalid, match="has no key, so its state cannot be cut"):
+        job.scale("all", 2)
+    with pytest.raises(Invalid, match="a source is read wherever"):
+        job.scale("rows", 2)
+    with pytest.raises(Invalid, match="unknown; operators: rows, counts, all"):
+        job.scale("nobody", 2)
+    with pytest.raises(Invalid, match="needs at least 1 task, got 0"):
+        job.scale("counts", 0)
+    finished(job)
+    with pytest.raises(Infeasible, match="the job has ended"):
+        job.scale("counts", 2)
+
+
+def test_the_command_scales_a_job_that_runs(spark: Any, tmp_path: Path) -> None:
+    job = start(numbers(spark), counting(), store=tmp_path, nodes=2, checkpoint_every=5)
+    try:
+        out = command("scale", str(tmp_path), "counts", "--to", "3", "--format", "json")
+        assert json.loads(out.stdout)["tasks"] == 3 and out.returncode == 0
+        assert job.status["tasks"]["counts"] == 3
+        again = command("scale", str(tmp_path), "counts", "--to", "3")
+        assert again.stdout.strip() == "counts has 3 tasks already"
+        wrong = command("scale", str(tmp_path), "all", "--to", "2")
+        assert wrong.returncode == 2 and "has no key, so its state cannot be cut" in wrong.stderr
+        head = job.scale("counts", 1)["epoch"]
+    finally:
+        job.stop()
+    answered = totals(tmp_path)
+    assert len(answered) > head and answered == expected(len(answered))
+    gone = command("scale", str(tmp_path), "counts", "--to", "2")
+    assert gone.returncode == 2 and "no job is running here" in gone.stderr
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HOLDFAST, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_busy_job_scales_itself_out_onto_standby_nodes(spark: Any, tmp_path: Path) -> None:
+    """With a threshold that anything exceeds, and no more than three tasks."""
+    policy = {"every": 0.5, "settle": 0.5, "threshold": 0.0005, "reports": 1, "low_reports": 50, "max_parallelism": 3}
+    job = start(
+        numbers(spark), counting(), store=tmp_path, nodes=2, max_nodes=4, pool=1, checkpoint_every=5, elastic=policy
+    )
+    try:
+        until = time.monotonic() + 60
+        while job.status["tasks"]["counts"] < 3 and time.monotonic() < until and job.isActive:
+            time.sleep(0.05)
+        assert job.status["tasks"]["counts"] == 3
+        assert len(job.status["nodes"]) >= 3
+        # The new tasks are on the node that stood by, at least one of them.
+        assert any(home.node == "node-2" for home in job.shell.coordinator.standing.homes.values())
+    finally:
+        job.stop()
+    answered = totals(tmp_path)
+    assert answered == expected(len(answered))
+    assert "above 0%" in next(e["why"] for e in read_history(tmp_path) if e["kind"] == "scaled")
+
+
+def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: Any, tmp_path: Path) -> None:
+    job = start(
+        numbers(spark), counts_only(), store=tmp_path, nodes=4, epochs=18, checkpoint_every=100, parallel_recovery=2
+    )
+    at_epochs(job, {11: lambda: job.shell.cluster.kill([job.shell.coordinator.standing.homes[Task("counts", 1)].node])})
+    finished(job)
+    told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
+    assert len(told) == 1 and "counts/1" in told[0]["tasks"]
+    assert rows(tmp_path) == running_counts(18)
