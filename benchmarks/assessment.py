@@ -2,8 +2,8 @@
 
 Run: .venv/bin/python benchmarks/assessment.py [--quick]. It prints
 
-1. for five seeds of the market (500,000 rows; 5 offsets, outages of 1, 4 and 16 s, 2 repetitions) the operator table
-   beside the paper's, and what replicas of {TradeFilter, Aggregator, VWAP} change;
+1. for five seeds of the market (500,000 rows; 5 offsets, outages of 1, 4 and 16 s) the operator table beside the
+   paper's, and what replicas of {TradeFilter, Aggregator, VWAP} change;
 2. on how many of the seeds each finding of the paper holds;
 3. the plan that ``holdfast plan --assessment`` makes with a budget of 3, and shorter failovers;
 4. the cost of one experiment: from the start of the stream, as a branch of the recorded golden run, and on Spark, where
@@ -78,9 +78,9 @@ def market(seed: int, epochs: int = 20, rate: int = 25_000) -> Any:
 
 
 def assessed(seed: int) -> tuple[Assessment, Assessment]:
-    """A market without replicas, and with those of the paper."""
+    """A market without replicas, and with those of the paper; more than one repetition for the first one alone."""
     began, used = time.monotonic(), os.times()
-    settings = replace(SETTINGS, seed=seed)
+    settings = replace(SETTINGS, seed=seed, repeat=1 if seed else SETTINGS.repeat)
     bare = run_campaign(market(seed), settings, cores=all_cores())
     groups = tuple((name,) for name in SHOWN)
     safe = run_campaign(market(seed), replace(settings, protected=GROUP, groups=groups), cores=all_cores())
@@ -128,8 +128,7 @@ def checks(bare: Assessment, safe: Assessment) -> dict[str, bool]:
         "TradeFilter has the largest impact": max(impacts, key=impacts.__getitem__) == "TradeFilter",
         "QuoteFilter has the smallest impact": min(impacts, key=impacts.__getitem__) == "QuoteFilter",
         "the order of all five impacts is the paper's": sorted(impacts, key=impacts.__getitem__) == order,
-        "QuoteFilter: correlation -1, deviation 0, accepted": (quotes.correlation, quotes.deviation, quotes.accepted)
-        == (-1.0, 0.0, True),
+        "QuoteFilter: correlation -1, deviation 0": (quotes.correlation, quotes.deviation) == (-1.0, 0.0),
         "Source and TradeFilter share the longest recovery": recoveries["Source"]
         == recoveries["TradeFilter"]
         == longest,
