@@ -149,6 +149,11 @@ def test_without_a_key_sections_are_epochs() -> None:
     assert lost.correlation == -1.0
     # Running counts never make up for what was lost.
     assert lost.recovery >= 5
+    recording = record(counting())
+    every = small(score=Score("count"), sections=10, offsets=tuple(recording.epoch_starts()))
+    plan = design(traces_of(recording, ["words"]), every, {})
+    assert plan.begins == list(range(10))
+    assert np.unique(plan.grid.of(plan.traces.golden_at)).tolist() == list(range(10))
 
 
 def subject(rows: Any, epochs: int = 3, operator: Any = None) -> Subject:

@@ -125,9 +125,9 @@ def _seconds(rows: pa.Table, column: str | None, name: str, at: Floats, epoch: i
 
 
 def output_positions(table: pa.Table, key: str | None, epoch: int) -> Floats:
-    """Where output rows stand: at their key, or all at their epoch."""
+    """Where output rows stand: at their key, or all in the middle of their epoch."""
     if key is None:
-        return np.full(table.num_rows, float(epoch))
+        return np.full(table.num_rows, epoch + 0.5)
     return positions(table, key, epoch, "the output")
 
 

@@ -70,7 +70,7 @@ def read(console: Console, result: Assessment, earlier: Assessment | None, secon
         console.print("before: recovery and impact of the earlier assessment", highlight=False)
     console.print(
         f"recovery in sections of {_place(result.section)}, {_conditions(result)}; "
-        f"{result.experiments} experiments in {seconds:g} s"
+        f"{result.experiments} experiment{'s' if result.experiments != 1 else ''} in {seconds:g} s"
         + ("" if out is None else f"; results and {PAGE} in {out}"),
         highlight=False,
         soft_wrap=True,
