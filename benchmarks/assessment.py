@@ -229,6 +229,7 @@ def kills(spark: Any) -> None:
             print(
                 f"{each.operator:13}{'yes' if kept else 'no':>9}{deadline:>9}{each.rows_lost[0]:>10,}"
                 f"{each.recovery:>9}{each.impact:>8.2f}{after:>12} {each.final_quality:.3f}",
+                *each.notes,
                 flush=True,
             )
 
