@@ -5,6 +5,7 @@ from holdfast.assessment.dataframes import assess
 from holdfast.assessment.experiments import Settings
 from holdfast.assessment.faults import Burst, FaultModel, parse_fault
 from holdfast.assessment.injection import injected, side_by_side
+from holdfast.assessment.kills import Kill
 from holdfast.assessment.placement import behaves_as, injection_targets
 from holdfast.assessment.recording import Subject
 from holdfast.assessment.results import Assessment, OperatorResult, read_assessment
@@ -14,6 +15,7 @@ __all__ = [
     "Assessment",
     "Burst",
     "FaultModel",
+    "Kill",
     "OperatorResult",
     "Progress",
     "Score",
