@@ -12,7 +12,7 @@ from holdfast.report.chart import Chart, Series
 
 PAGE = "assessment.html"
 COLUMNS = ("operator", "rows lost", "corr.", "dev.", "ANOVA", "recovery", "impact")
-KILL_COLUMNS = ("operator", "rows late", "recovery", "impact", "exact after", "final")
+KILL_COLUMNS = ("operator", "late", "recovery", "impact", "exact", "final")
 _LEFT = ("operator", "ANOVA")
 
 
@@ -50,8 +50,8 @@ def read(console: Console, result: Assessment, earlier: Assessment | None, secon
     for name in COLUMNS if result.deadline is None else KILL_COLUMNS:
         table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     if earlier is not None:
-        table.add_column("before", justify="right")
-        table.add_column("before", justify="right")
+        table.add_column("before", justify="right", no_wrap=True)
+        table.add_column("before", justify="right", no_wrap=True)
     for each in result.operators:
         cells = _row(each, result) if result.deadline is None else _killed_row(each)
         table.add_row(*cells, *_before(each, earlier))
@@ -66,6 +66,9 @@ def read(console: Console, result: Assessment, earlier: Assessment | None, secon
             console.print(f"{each.operator}: {note}", highlight=False)
     if result.golden_runs > 1:
         console.print(_golden(result), highlight=False, soft_wrap=True)
+    if result.deadline is not None:
+        told = "late: rows that were not right in time; exact: time until answers were; final: the final output"
+        console.print(told, highlight=False, soft_wrap=True)
     if earlier is not None:
         console.print("before: recovery and impact of the earlier assessment", highlight=False)
     console.print(
@@ -132,7 +135,7 @@ def _conditions(result: Assessment) -> str:
         return f"at an outage of {result.at:g} s"
     if not result.deadline:
         return "of the first answers"
-    return f"of answers as they stood {result.deadline} epochs later; final: quality score of the final output"
+    return f"of answers as they stood {result.deadline} epochs later"
 
 
 def _place(position: float) -> str:
