@@ -75,7 +75,7 @@ def main() -> None:
     command += ["--seed", str(options.seed), "--out", str(folder), "--quiet"]
     killed = 0
     while killed < asked.kills:
-        wait = drawn.uniform(0, 1.0 if drawn.random() < 1 / 3 else 4.0)
+        wait = drawn.uniform(0, 2.0) if drawn.random() < 1 / 3 else drawn.uniform(2.0, 8.0)
         whole = drawn.random() < 0.5
         if life(command, folder, wait, whole):
             break

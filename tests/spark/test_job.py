@@ -21,6 +21,7 @@ from holdfast.runtime.history import read_history
 from holdfast.runtime.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.runtime.spark.shell import RunFailed
+from holdfast.state import Store
 
 pytestmark = pytest.mark.spark
 
@@ -165,6 +166,19 @@ def test_a_full_store_holds_the_stream_up_and_loses_nothing(spark: Any, tmp_path
     refused = [event["message"] for event in events if event["kind"] == "store unusable"]
     assert refused and all("No space left" in message for message in refused)
     assert len(refused) == len([event for event in events if event["kind"] == "store usable"])
+
+
+def test_an_overloaded_job_sheds_counts_what_it_shed_and_answers_exactly_for_the_rest(
+    spark: Any, tmp_path: Path
+) -> None:
+    finished(start(numbers(spark, 4000), counting(), store=tmp_path, nodes=2, epochs=6, shed_above=0.01))
+    events = [event for event in read_history(tmp_path) if event["kind"] == "epoch"]
+    assert all(event["rows_in"] + event["shed"] == 4000 for event in events)
+    assert events[0]["shed"] == 0 and all(event["shed"] > 0 for event in events[1:])
+    assert all(event["fidelity"] == pytest.approx(event["rows_in"] / 4000) for event in events)
+    states = [Store(tmp_path).restore(f"counts/{number}", 5)[0] for number in range(2)]
+    counted = sum(sum(state.tables["state"].to_table()["count"].to_pylist()) for state in states)
+    assert counted == sum(event["rows_in"] for event in events)
 
 
 def test_a_function_that_raises_names_itself_and_can_be_mended(spark: Any, tmp_path: Path) -> None:

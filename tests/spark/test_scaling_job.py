@@ -41,13 +41,17 @@ def counts_only(parallelism: int = 2) -> Pipeline:
     )
 
 
-def at_epochs(job: Job, actions: dict[int, Callable[[], None]]) -> None:
-    """Let these happen, in a thread of their own, once the epochs are answered."""
-    pending = dict(actions)
+def at_epochs(
+    job: Job, actions: dict[int, Callable[[], object]], when_scaled: dict[int, Callable[[], object]] | None = None
+) -> None:
+    """Let these happen, in a thread of their own, once the epochs are answered, or once there are so many tasks."""
+    pending = {("answered", epoch): action for epoch, action in actions.items()}
+    pending |= {("scaled", tasks): action for tasks, action in (when_scaled or {}).items()}
 
     def hear(event: dict[str, Any]) -> None:
-        if event["kind"] == "answered" and event["epoch"] in pending:
-            threading.Thread(target=pending.pop(event["epoch"]), daemon=True).start()
+        told = (event["kind"], event.get("tasks" if event["kind"] == "scaled" else "epoch"))
+        if told[0] in ("answered", "scaled") and told in pending:
+            threading.Thread(target=pending.pop(told), daemon=True).start()
 
     job.add_listener(hear)
 
@@ -78,19 +82,18 @@ def asks(job: Job, operator: str, to: int) -> Callable[[], None]:
 
 
 def test_scaled_out_and_in_with_nodes_that_die_the_answers_stay(spark: Any, tmp_path: Path) -> None:
-    job = start(numbers(spark), counts_only(), store=tmp_path, nodes=3, epochs=20, checkpoint_every=4, rejoin_after=0.2)
+    job = start(numbers(spark), counts_only(), store=tmp_path, nodes=3, checkpoint_every=4, rejoin_after=0.2)
+    over = threading.Event()
+    kill = job.shell.cluster.kill
     at_epochs(
         job,
-        {
-            1: asks(job, "counts", 4),
-            5: lambda: job.shell.cluster.kill(["node-1"]),
-            8: asks(job, "counts", 1),
-            9: lambda: job.shell.cluster.kill(["node-0"]),
-            13: asks(job, "counts", 3),
-        },
+        {1: asks(job, "counts", 4), 3: lambda: kill(["node-1"])},
+        {4: lambda: [asks(job, "counts", 1)(), kill(["node-0"])], 1: asks(job, "counts", 3), 3: over.set},
     )
-    finished(job)
-    assert rows(tmp_path) == running_counts(20)
+    assert over.wait(120), kinds(tmp_path)
+    job.stop()
+    done = job.status["epoch"] + 1
+    assert rows(tmp_path) == running_counts(done)
     told = [event for event in read_history(tmp_path) if event["kind"] == "scaled"]
     assert [event["tasks"] for event in told] == [4, 1, 3]
     assert kinds(tmp_path).count("nodes lost") == 2

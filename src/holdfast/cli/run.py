@@ -89,6 +89,9 @@ def run(
     ] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, help="nodes that the job may grow to")] = None,
     pool: Annotated[int, typer.Option(min=0, help="nodes that stand by without tasks")] = 0,
+    shed_above: Annotated[
+        float | None, typer.Option(help="seconds an epoch may take; rows beyond are left out and counted")
+    ] = None,
     rejoin_after: Annotated[float, typer.Option(min=0, help="seconds until a lost logical node is replaced")] = 3.0,
     verify: Annotated[bool, typer.Option(help="run every epoch twice and refuse answers that differ")] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
@@ -123,6 +126,8 @@ def run(
     if nodes is not None:
         expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
     interval = None if trigger is None else spark_interval(trigger)
+    if shed_above is not None and not shed_above > 0:
+        raise Invalid(f"--shed-above {shed_above:g}: seconds that an epoch may take are needed, more than 0")
     if _MEMORY.fullmatch(memory) is None:
         raise Invalid(f"--memory {memory}: a size for the JVM is needed, such as 2g or 1500m")
     if scheduler not in schedulers():
@@ -166,7 +171,7 @@ def run(
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
-            elastic=policy, max_nodes=max_nodes, pool=pool,
+            elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
 
@@ -281,7 +286,7 @@ def schedulers() -> tuple[str, ...]:
 
 def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
     """What the history and the outputs of a run say."""
-    rows = failures = tentative_epochs = 0
+    rows = shed = failures = tentative_epochs = 0
     epochs: set[int] = set()
     lost: list[str] = []
     latencies = []
@@ -291,6 +296,7 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
             case "epoch":
                 if event["epoch"] not in epochs:
                     rows += event["rows_in"]
+                    shed += event.get("shed", 0)
                 epochs.add(event["epoch"])
                 tentative_epochs += event["tentative"] > 0
                 recovered = not event["absent"] and not event["tentative"]
@@ -311,6 +317,7 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
         "workload": name,
         "epochs": len(epochs),
         "rows": rows,
+        "shed_rows": shed,
         "final_rows": _rows(folder / "output" / "final"),
         "tentative_rows": _rows(folder / "output" / "tentative"),
         "failures": failures,
@@ -375,6 +382,12 @@ def _read(console: Console, summary: dict[str, Any]) -> None:
         + ("" if summary["recovered"] else ", not recovered"),
         highlight=False,
     )
+    if summary["shed_rows"]:
+        share = summary["shed_rows"] / (summary["shed_rows"] + summary["rows"])
+        console.print(
+            f"{summary['shed_rows']:,} rows ({share:.1%}) were left out to keep up: the output is that of the rest",
+            highlight=False,
+        )
     if summary["latency_median_s"] is not None:
         console.print(
             f"latency of an epoch: median {summary['latency_median_s']:.2f} s, most {summary['latency_max_s']:.2f} s",

@@ -44,6 +44,7 @@ class Metrics:
                 self._epoch = event
                 self._totals["epochs"] += 1
                 self._totals["rows"] += event["rows_in"]
+                self._totals["shed"] += event.get("shed", 0)
             case "answered":
                 self._answers += 1
                 self._latency += event["seconds"]
@@ -74,6 +75,7 @@ class Metrics:
             _family("epoch", "gauge", "Last epoch that was answered", [("", epoch.get("epoch", -1))]),
             _family("epochs_total", "counter", "Epochs answered", [("", totals["epochs"])]),
             _family("rows_total", "counter", "Rows read", [("", totals["rows"])]),
+            _family("shed_rows_total", "counter", "Rows left out to keep up", [("", totals["shed"])]),
             _family(
                 "outputs_total",
                 "counter",

@@ -392,6 +392,11 @@ class Coordinator(Rescaling):
         active = {work.task for work in run.works if work.lane in ("exact", "tentative")}
         absent = [task for task in self.standing.tasks if task not in active]
         fidelity, queries = answered(self._measured, run.works) if absent or "tentative" in lanes else (1.0, {})
+        sources = [report for report in reports if not self.topology.inputs_of(report.task.operator)]
+        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get("shed", 0) for r in sources)
+        if shed:
+            kept = rows / (rows + shed)
+            fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}
         self._record(
             "epoch",
             epoch=run.live,
@@ -405,7 +410,8 @@ class Coordinator(Rescaling):
             },
             fidelity=fidelity,
             queries=queries,
-            rows_in=sum(report.rows_in for report in reports if not self.topology.inputs_of(report.task.operator)),
+            rows_in=rows,
+            shed=shed,
             state_bytes=sum(report.state_bytes for report in reports if report.lane == "exact"),
             state_rows=sum(report.state_rows for report in reports if report.lane == "exact"),
             state=self._state_by_operator(reports),

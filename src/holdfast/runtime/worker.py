@@ -105,8 +105,12 @@ class Worker:
         shares: Mapping[str, pa.Table],
         ends: bool,
         shape: Shape,
+        shed: int = 0,
     ) -> tuple[list[Block], list[Report], FileEntry | None]:
-        """Run the sources over a part of the batch, journal what they send on, and send it."""
+        """Run the sources over a part of the batch, journal what they send on, and send it.
+
+        ``shed``: rows of this part that were left out before.
+        """
         blocks: list[Block] = []
         reports: list[Report] = []
         pipeline = self.pipeline(shape)
@@ -119,7 +123,10 @@ class Worker:
                 return [], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
-            reports.append(Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds))
+            told = {"shed": shed} if shed and not reports else {}
+            reports.append(
+                Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told)
+            )
         try:
             entry = self.store.journal_write(epoch, journal_name(piece), pack(blocks), token=self.context.token)
         except Unusable as error:

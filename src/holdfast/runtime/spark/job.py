@@ -27,6 +27,7 @@ from holdfast.runtime.processing import coordinated
 from holdfast.runtime.requests import OUTCOMES
 from holdfast.runtime.settings import Recovery, Settings
 from holdfast.runtime.shape import Shape, check_scalable, scalable
+from holdfast.runtime.shedding import Shedder
 from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.demand import Demand, Elasticity, elastic_by, standby
 from holdfast.runtime.spark.faulting import FaultPlayer
@@ -62,6 +63,7 @@ def start(
     elastic: Elasticity = False,
     max_nodes: int | None = None,
     pool: int = 0,
+    shed_above: float | None = None,
     trigger: str | None = None,
     verify: bool = False,
     memory_limit: int | None = None,
@@ -83,8 +85,9 @@ def start(
     ``parallel_recovery``: a lost task whose state can be cut by key and that has a long replay before it comes back as
     so many tasks. ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True:
     the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them
-    stand by without tasks. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when
-    None.
+    stand by without tasks. ``shed_above``: an epoch may take so many seconds; rows beyond that are left out and
+    counted, for sources that cannot wait. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as
+    possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
     over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
@@ -107,6 +110,7 @@ def start(
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
     if max_nodes is not None and max_nodes < settings.nodes + pool:
         raise Invalid(f"max_nodes must be at least nodes and pool together, {settings.nodes + pool}, got {max_nodes}")
+    shedder = Shedder(shed_above) if shed_above is not None else None
     if pool < 0:
         raise Invalid(f"pool must be 0 or more nodes, got {pool}")
     if bounded and epochs is None:
@@ -121,6 +125,7 @@ def start(
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
             outputs=outputs, bounded=bounded, elastic=elastic, max_nodes=max_nodes or settings.nodes + pool, pool=pool,
+            shedder=shedder,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -150,6 +155,7 @@ def _started(
     elastic: Elasticity,
     max_nodes: int,
     pool: int,
+    shedder: Shedder | None,
 ) -> Job:
     found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
@@ -197,6 +203,7 @@ def _started(
         max_nodes,
     )
     shell.demand = demand
+    shell.shedder = shedder
     if faults:
         names = [f"node-{number}" for number in range(settings.nodes)]
         script = expand_faults(faults, names, epochs if epochs is not None else 2**62)

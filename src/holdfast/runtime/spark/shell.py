@@ -49,6 +49,7 @@ from holdfast.runtime.history import History
 from holdfast.runtime.layout import lay_out
 from holdfast.runtime.outputs import STAGED, publish
 from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
+from holdfast.runtime.shedding import Shedder
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.demand import Demand
@@ -112,6 +113,7 @@ class Shell:
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.player: FaultPlayer | None = None
+        self.shedder: Shedder | None = None
         self.demand: Demand | None = None
         self._journalled = dict(journalled)
         self._topologies: dict[int, Topology] = {}
@@ -131,6 +133,7 @@ class Shell:
         self._strikes = 0
         self._waiting_since: float | None = None
         self._refused_since: float | None = None
+        self._kept_rows = 0
         self._arrived_at = 0.0
         self._interval = float("inf")
         """When the last epoch came, and how long after the one before."""
@@ -272,7 +275,10 @@ class Shell:
             if isinstance(instruction, Run):
                 self._run(instruction, batch)
             elif isinstance(instruction, EpochDone) and instruction.epoch == epoch:
-                self.note("answered", {"epoch": epoch, "seconds": round(time.monotonic() - began, 6)})
+                seconds = time.monotonic() - began
+                self.note("answered", {"epoch": epoch, "seconds": round(seconds, 6)})
+                if self.shedder is not None:
+                    self.shedder.observe(self._kept_rows, seconds)
                 return
             elif instruction is None:
                 break
@@ -306,6 +312,9 @@ class Shell:
         task = self._topology(run.shape).task
         reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
         whole = all(report.status == "committed" for report in reports)
+        if run.live is not None:
+            inputs_of = self.coordinator.topology.inputs_of
+            self._kept_rows = sum(report.rows_in for report in reports if not inputs_of(report.task.operator))
         if (live := run.live) is not None and whole:
             self._until_taken(lambda: self._journal(live, entries, run.shape))
         if unusable := [report.message for report in reports if report.status == "unusable"]:
@@ -382,7 +391,11 @@ class Shell:
         stage: Any
         if batch is not None and run.live is not None:
             schema = arrow_schema(self.spark, batch.frame)
-            stage = stages.Ingest(job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends)
+            allowed = self.shedder.allowed if self.shedder is not None else None
+            keep = None if allowed is None else -(-allowed // max(1, pieces[run.live]))
+            stage = stages.Ingest(
+                job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends, keep
+            )
             partitions = pieces[run.live]
         else:
             shapes = {epoch: self._journalled[epoch][1] for epoch in pieces}

@@ -16,6 +16,7 @@ from holdfast.runtime.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.events import Checkpoint, Report
 from holdfast.runtime.layout import Layout, Slot
 from holdfast.runtime.shape import Shape
+from holdfast.runtime.shedding import sample
 from holdfast.runtime.worker import JobContext, Order, Worker
 from holdfast.topology import Task
 
@@ -43,14 +44,19 @@ class Ingest:
     schema: bytes
     sources: Mapping[str, str | None]
     ends: bool
+    keep: int | None = None
+    """Rows that each part may keep; what is beyond is shed."""
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
-        rows = pa.Table.from_batches(batches, schema)
+        came = pa.Table.from_batches(batches, schema)
+        rows = came if self.keep is None else sample(came, self.keep)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        blocks, reports, entry = worker.ingest(self.epoch, index, self.pieces, shares, self.ends, self.order.shape)
+        blocks, reports, entry = worker.ingest(
+            self.epoch, index, self.pieces, shares, self.ends, self.order.shape, came.num_rows - rows.num_rows
+        )
         notes = [_noted(report) for report in reports]
         if entry is not None:
             notes.append({"journal": index, **entry.to_json()})
