@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -40,6 +41,18 @@ class _Raw(FramedSerializer):
 
     def _load_stream_without_unbatching(self, stream: Any) -> Iterator[Any]:
         yield from _serializers.FramedSerializer.load_stream(self, stream)
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """Puts the number of its slot before each bundle. A class, since a function within would be shipped as code."""
+
+    stage: Stage
+
+    def __call__(self, index: int, records: Iterable[bytes]) -> Iterator[bytes]:
+        for slot, bundle in enumerate(self.stage(index, records)):
+            yield _serializers.pack_long(slot)
+            yield bundle
 
 
 class Exchange:
@@ -75,12 +88,7 @@ class Exchange:
         """
         width = len(locations)
 
-        def keyed(index: int, records: Iterable[bytes]) -> Iterator[bytes]:
-            for slot, bundle in enumerate(stage(index, records)):
-                yield _serializers.pack_long(slot)
-                yield bundle
-
-        mapped: Any = level.mapPartitionsWithIndex(keyed, preservesPartitioning=True)
+        mapped: Any = level.mapPartitionsWithIndex(_Keyed(stage), preservesPartitioning=True)
         mapped._bypass_serializer = True
         pairs = self._pairwise(mapped._jrdd.rdd()).asJavaPairRDD()
         # Equal numbers would be one partitioner to Spark, and between two levels of equal width it would not shuffle.
