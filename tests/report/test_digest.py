@@ -15,7 +15,7 @@ from holdfast.report.comparison import compare
 from holdfast.report.digest import POINTS, digest, digest_events
 from holdfast.report.frames import frames
 from holdfast.report.timeline import timeline
-from holdfast.topology import topology_from
+from holdfast.topology import Operator, Stream, Topology, topology_from
 
 
 def standing(told: list[dict[str, Any]], upto: int) -> dict[str, dict[str, Any]]:
@@ -110,6 +110,23 @@ def test_schedulers_are_compared_on_the_failure_that_happened() -> None:
     assert by_name["incremental"]["steps"][0] == {"recover": ["top/0"], "fidelity": 0.5}
     assert all(each["steps"][-1]["fidelity"] == pytest.approx(1.0) for each in told["schedules"])
     assert compare(model, ["count/1"]) is None
+
+
+def test_schedulers_are_compared_by_the_rates_that_were_measured() -> None:
+    model = Topology(
+        (Operator("S"), Operator("count", parallelism=2)),
+        (Stream("S", "count", "full"),),
+    )
+    even = compare(model, ["count/0", "count/1"])
+    uneven = compare(model, ["count/0", "count/1"], {"count": [9.0, 1.0], "gone": [1.0]})
+    assert even is not None and uneven is not None
+
+    def firsts(told: dict[str, Any]) -> set[float]:
+        """What the one task that comes back first is worth, whichever a scheduler takes."""
+        return {round(each["steps"][0]["fidelity"], 9) for each in told["schedules"]}
+
+    assert firsts(even) == {0.5} and firsts(uneven) <= {0.1, 0.9} and 0.9 in firsts(uneven)
+    assert compare(model, ["count/0", "count/1"], {"count": [9.0, 1.0, 1.0]}) == even, "rates of another parallelism"
 
 
 def test_hours_between_two_sittings_are_cut_out() -> None:

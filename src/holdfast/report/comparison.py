@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -16,11 +17,14 @@ EXACT_UP_TO = 12
 """The exact solver is asked only about failures of so many tasks; it may take long for more."""
 
 
-def compare(topology: Topology, down: Sequence[str]) -> dict[str, Any] | None:
+def compare(
+    topology: Topology, down: Sequence[str], rates: Mapping[str, Sequence[float]] | None = None
+) -> dict[str, Any] | None:
     """Each scheduler's order and fidelity, if the capacity for these tasks came back in equal steps; None for one task.
 
-    On the rates and costs that the topology declares.
+    ``rates``: as measured before the failure, by operator; the topology's own where there are none. Costs are declared.
     """
+    topology = _measured(topology, rates or {})
     tasks = [task for task in topology.tasks_of(list(down)) if topology.inputs_of(task.operator)]
     if len(tasks) < 2:
         return None
@@ -46,3 +50,16 @@ def compare(topology: Topology, down: Sequence[str]) -> dict[str, Any] | None:
             }
         )
     return {"before": output_fidelity(topology, tasks).fidelity, "steps": steps, "schedules": told}
+
+
+def _measured(topology: Topology, rates: Mapping[str, Sequence[float]]) -> Topology:
+    """The topology with these rates in place of its own, where they are of as many tasks."""
+    return replace(
+        topology,
+        operators=tuple(
+            replace(operator, rates=tuple(map(float, told)))
+            if len(told := rates.get(operator.name, ())) == operator.parallelism
+            else operator
+            for operator in topology.operators
+        ),
+    )

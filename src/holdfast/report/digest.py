@@ -196,7 +196,7 @@ def _recoveries(
         entry = {**each.as_json(), "t": at[each.at], "comparison": None}
         if topology is not None and number >= len(found) - COMPARED:
             try:
-                entry["comparison"] = compare(topology, each.down)
+                entry["comparison"] = compare(topology, each.down, each.rates)
             except HoldfastError:
                 entry["comparison"] = None  # a task of an earlier parallelism, before the job was migrated
         told.append(entry)

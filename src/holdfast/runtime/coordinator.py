@@ -45,6 +45,7 @@ from holdfast.runtime.shape import Shape, reshaped, why_not
 from holdfast.runtime.standing import Fork, Home, Standing
 from holdfast.topology import Task, Topology
 
+RATES_TOLD = 500
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
@@ -229,6 +230,7 @@ class Coordinator(Rescaling):
             epoch=self._failed_at,
             down=[str(task) for task in lost],
             alive=len(self.standing.nodes),
+            rates=self._rates(),
         )
         if promoted:
             self._record("promoted", tasks=[str(task) for task in promoted], epoch=self._failed_at)
@@ -238,6 +240,12 @@ class Coordinator(Rescaling):
                 self._abort_scaling(f"{', '.join(hit)} was lost with new tasks on it")
             elif lost:
                 self._abort_scaling(f"{', '.join(sorted(gone))} was lost, and {len(lost)} tasks are down")
+
+    def _rates(self) -> dict[str, list[float]]:
+        """What was measured before a failure, for the history; not of jobs so large that it would swell."""
+        if len(self._measured.tasks) > RATES_TOLD:
+            return {}
+        return {each.name: [round(rate, 3) for rate in each.rates] for each in self._measured.operators}
 
     def _buffer_if_down(self) -> None:
         """Adaptive buffering begins when something is down; a checkpoint after recovery ends it."""

@@ -24,6 +24,8 @@ class Recovery:
     answered_fidelity: float | None = None
     least_fidelity: float = 1.0
     exact_after: float | None = None
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """Rates of each operator's tasks as they were measured before the failure; empty if the history does not say."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
         match event["kind"]:
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
+                made.rates = event.get("rates", {})
                 told.append(made)
                 open_.append(made)
             case "promoted" if open_:

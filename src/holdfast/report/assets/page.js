@@ -195,7 +195,7 @@ function drawRecovery(each, number, data) {
   if (comparison) {
     const ours = comparison.schedules.findIndex((one) => one.scheduler === data.settings.scheduler);
     const rows = comparison.schedules.map((one) => [one.scheduler, one.average_fidelity.toFixed(3), one.steps.map((step) => step.recover.join(" + ") || "wait").join(", ")]);
-    article.append(table(["scheduler", "average fidelity", "order"], rows, `What each scheduler would do if room for these tasks came back in ${comparison.steps} equal steps, by declared rates and costs; in bold the one this run uses`, ours));
+    article.append(table(["scheduler", "average fidelity", "order"], rows, `What each scheduler would do if room for these tasks came back in ${comparison.steps} equal steps, by the rates measured before the failure; in bold the one this run uses`, ours));
     const place = tag("div", {});
     article.append(place);
     drawChart(place, {
