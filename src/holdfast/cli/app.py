@@ -117,7 +117,15 @@ def _said(error: Exception, code: int) -> int:
     if "\n\n" in message:
         print(message, file=sys.stderr)
     else:
-        line = " ".join(message.split())
+        line = " ".join(message.split()) + _found(error)
         told = line if context is None else f"{line.removesuffix('.')}; see {context.command_path} --help"
         print(f"holdfast: {told}", file=sys.stderr)
     return code
+
+
+def _found(error: Exception) -> str:
+    """What was typed, where a value is out of range: the option's own message does not repeat it."""
+    from pydantic import ValidationError
+
+    cause = error.__cause__
+    return f", got {cause.errors()[0]['input']}" if isinstance(cause, ValidationError) else ""

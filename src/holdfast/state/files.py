@@ -48,10 +48,11 @@ def open_files(url: str | os.PathLike[str]) -> Files:
     """Files under a local path or any fsspec URL such as ``s3://bucket/job`` or ``memory://job``."""
     text = os.fspath(url)
     scheme, separator, rest = text.partition("://")
-    if not separator:
-        return LocalFiles(Path(text))
-    if scheme in ("file", "local"):
-        return LocalFiles(Path(rest))
+    if not separator or scheme in ("file", "local"):
+        path = Path(rest if separator else text)
+        if path.exists() and not path.is_dir():
+            raise Invalid(f"store {text}: this is a file; a store is a folder")
+        return LocalFiles(path)
     import fsspec
 
     try:
