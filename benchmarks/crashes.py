@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/crashes.py --kills 20 --seed 1
 
-One job, one store. Every life of the job ends at a moment drawn from the seed: so many milliseconds after it began to
-look at its store (a third of them before its first epoch can be over), either the driver's Python alone, whose JVM and
-workers outlive it for a moment, or the whole process group at once. The last life runs to the end. Says of each life
-how far it had come and what it left behind; exit code 1 if a row is missing, too many, or different.
+One job, one store. Every life of the job ends at a moment drawn from the seed: for a quarter of them up to eight
+seconds after it began to look at its store, for the others up to two seconds after its first answer; either the
+driver's Python alone, whose JVM and workers outlive it for a moment, or the whole process group at once. The last life
+runs to the end. Says of each life how far it had come and what it left behind; exit code 1 if a row is missing, too
+many, or different.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ def left_behind(folder: Path) -> str:
     return f"{epochs} epochs in the journal, {len(begun)} folders of it, {staged} outputs staged"
 
 
-def life(command: list[str], folder: Path, wait: float | None, whole_group: bool) -> bool:
-    """Run until killed, ``wait`` seconds after the job has begun; True if it came to its end."""
+def life(command: list[str], folder: Path, wait: float | None, since: str, whole_group: bool) -> bool:
+    """Run until killed, ``wait`` seconds after its first event of this kind; True if it came to its end."""
     history = folder / "history.jsonl"
     size = history.stat().st_size if history.exists() else 0
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
         while wait is not None and process.poll() is None:
-            if history.exists() and history.stat().st_size > size:
+            if history.exists() and f'"kind": "{since}"' in history.read_text(encoding="utf-8")[size:]:
                 time.sleep(wait)
                 if process.poll() is None:
                     (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
@@ -75,15 +76,17 @@ def main() -> None:
     command += ["--seed", str(options.seed), "--out", str(folder), "--quiet"]
     killed = 0
     while killed < asked.kills:
-        wait = drawn.uniform(0, 2.0) if drawn.random() < 1 / 3 else drawn.uniform(2.0, 8.0)
+        since, most = ("started", 8.0) if drawn.random() < 1 / 4 else ("answered", 2.0)
+        wait = drawn.uniform(0, most)
         whole = drawn.random() < 0.5
-        if life(command, folder, wait, whole):
+        if life(command, folder, wait, since, whole):
             break
         killed += 1
         who = "driver, JVM and workers" if whole else "driver"
-        print(f"kill {killed}: {who} {wait:.2f} s after the start; {left_behind(folder)}", flush=True)
+        when = "the start" if since == "started" else "the first answer"
+        print(f"kill {killed}: {who} {wait:.2f} s after {when}; {left_behind(folder)}", flush=True)
     else:
-        life(command, folder, None, True)
+        life(command, folder, None, "", True)
     same = found(folder) == expected(options)
     print(
         f"{killed} kills, {options.epochs} epochs: the final output is {'' if same else 'NOT '}that of a plain loop, "
