@@ -10,8 +10,8 @@ runs the peak in real time as the rating does and reads what each process took f
 
 Learned from profiling: the toll assessment is more than half of it, and most of that is finding a tuple's car among
 millions and writing it back, so cars that report in the same seconds share a table (a third less). Sorting words that
-hold both key and row is several times faster than sorting rows by key. On Spark the JVM takes more than all operators:
-generating the traffic took ten times as long while the generated method was too large for HotSpot to compile.
+hold both key and row is several times faster than sorting rows by key. On Spark, by one-off
+profiles, generating the traffic took ten times as long while the generated method was too large for HotSpot to compile.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def parse_fault(written: str, seed: int = 0) -> FaultModel:
                 return FaultModel(known, column or None, float(factor) if factor else 10.0, seed)
             except ValueError:
                 raise Invalid(f"fault {written!r}: the factor must be a number, got {factor!r}") from None
-    raise Invalid(f"fault {written!r}: must be one of {', '.join(KINDS)}")
+    raise Invalid(f"fault {written!r}: must be one of {', '.join(KINDS)}, or kill with --engine spark")
 
 
 @dataclass(frozen=True, slots=True)

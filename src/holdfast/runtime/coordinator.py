@@ -46,6 +46,7 @@ from holdfast.runtime.standing import Fork, Home, Standing
 from holdfast.topology import Task, Topology
 
 RATES_TOLD = 500
+"""The history has measured rates for jobs of up to so many tasks."""
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
