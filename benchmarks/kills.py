@@ -46,12 +46,17 @@ def found(folder: Path) -> list[tuple[int, str, int]]:
     return sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
 
 
+def seconds(measured: float | None) -> str:
+    return "(not seen)" if measured is None else f"{measured:.2f} s"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--rate", type=int, default=500)
+    parser.add_argument("--keep", action="store_true", help="keep the folder of every run")
     asked = parser.parse_args()
     drawn = random.Random(asked.seed)
     spark = spark_session(f"local-cluster[{NODES},1,1024]")
@@ -78,11 +83,13 @@ def main() -> None:
         for told in recoveries(read_history(folder)):
             print(
                 f"run {run}: killed {', '.join(told.nodes)} at epoch {when}, replicas {len(replicas)}: "
-                f"next answer after {told.answered_after or 0:.2f} s, exact after {told.exact_after or 0:.2f} s, "
+                f"next answer after {seconds(told.answered_after)}, exact after {seconds(told.exact_after)}, "
                 f"{'identical' if same else 'DIFFERENT: ' + str(folder)}",
                 flush=True,
             )
-        if same:
+        if asked.keep:
+            print(f"run {run}: {folder}", flush=True)
+        elif same:
             shutil.rmtree(folder, ignore_errors=True)
     spark.stop()
     print(f"{identical} of {asked.runs} runs: final output identical to that of a plain loop")

@@ -32,12 +32,21 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
     "spark.sql.codegen.hugeMethodLimit": "8000",
+    "spark.sql.maxPlanStringLength": "20000",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.ui.retainedDeadExecutors": "20",
 }
 """Set where the user has not.
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
 elsewhere. An executor that has said nothing for ten seconds is lost. On a local disk the stream's own offset and commit
 logs go without Hadoop's checksum files: two files less an epoch, each of which it makes by starting a ``chmod``.
+
+The driver remembers the last thousand queries with their plans as text, page or no page, and every epoch is a query: a
+plan of a megabyte (a query with a large literal) fills the heap within minutes. So few are kept, and their texts short.
 """
 
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
