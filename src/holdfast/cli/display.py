@@ -85,6 +85,8 @@ class Display:
                 self._tell(event, f"joined: {', '.join(event['nodes'])}")
             case "promoted":
                 self._tell(event, f"replicas took over: {', '.join(event['tasks'])}")
+            case "moved":
+                self._tell(event, f"moved to nodes with room: {', '.join(event['tasks'])}")
             case "recovery plan" if before:
                 self._tell(event, f"recovery: {event['why']}")
             case "replicas planned":

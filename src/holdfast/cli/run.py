@@ -83,6 +83,7 @@ def run(
     parallel_recovery: Annotated[
         int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
     ] = 1,
+    rebalance: Annotated[bool, typer.Option(help="let nodes that come late take tasks over from fuller ones")] = True,
     elastic: Annotated[bool, typer.Option("--elastic", help="scale operators out and in by their load")] = False,
     scale_above: Annotated[
         float | None, typer.Option(help="share of one core from which --elastic scales a task out, 0.7 by default")
@@ -171,7 +172,7 @@ def run(
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
-            elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
+            rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
 

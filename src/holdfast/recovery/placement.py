@@ -64,8 +64,8 @@ def place(
     together: dict[tuple[str, str], int] = {}
     placed: dict[Task, str] = {}
     unplaced = []
-    for task in sorted(tasks, key=lambda task: (-_cost(topology, task), topology.index[task])):
-        cost = _cost(topology, task)
+    for task in sorted(tasks, key=lambda task: (-cost_of(topology, task), topology.index[task])):
+        cost = cost_of(topology, task)
         chosen = _roomiest(rooms, nodes, task, shunned.get(task, ()), together)
         if chosen is None or not affords(-chosen[0], cost):
             unplaced.append(task)
@@ -113,7 +113,8 @@ def _roomiest(
     return best
 
 
-def _cost(topology: Topology, task: Task) -> float:
+def cost_of(topology: Topology, task: Task) -> float:
+    """What a task costs a node."""
     if task not in topology.index:
         raise Invalid(f"unknown task {task}; operators: {', '.join(list(topology.operator)[:8])}")
     return topology.operator[task.operator].costs[task.number]

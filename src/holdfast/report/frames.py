@@ -36,6 +36,12 @@ class Tasks:
                     self.status[task] = "catching up" if self.begun else "exact"
             case "replicas":
                 self.replicas.update(event["placed"])
+            case "moving":
+                self.replicas.update({task: new for task, (_, new) in event["tasks"].items()})
+            case "moved":
+                for task, (_, new) in event["tasks"].items():
+                    self.homes[task] = new
+                    self.replicas.pop(task, None)
             case "replicas planned":
                 self.replicas = {task: node for task, node in self.replicas.items() if task in event["tasks"]}
             case "scaled":

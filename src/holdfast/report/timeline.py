@@ -75,6 +75,14 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
             return "replicas", f"{_count(len(placed), 'replica')} made", names(placed)
         case "promoted":
             return "replicas", f"{_count(len(event['tasks']), 'replica')} took over", names(event["tasks"])
+        case "moving":
+            return (
+                "replicas",
+                f"{_count(len(event['tasks']), 'task')} to move",
+                f"{event['why']}: {_moves(event['tasks'])}",
+            )
+        case "moved":
+            return "replicas", f"{_count(len(event['tasks']), 'task')} moved", _moves(event["tasks"])
         case "recovery plan" if not began:
             return "plans", "tasks placed", _placed(event["recover"])
         case "recovery plan":
@@ -139,6 +147,10 @@ def names(given: Iterable[str]) -> str:
 
 def _placed(placed: Mapping[str, str]) -> str:
     return names(f"{task} on {node}" for task, node in placed.items()) or "nothing fits"
+
+
+def _moves(tasks: Mapping[str, list[str]]) -> str:
+    return names(f"{task} from {old} to {new}" for task, (old, new) in tasks.items())
 
 
 def _with(tasks: list[str], why: str) -> str:

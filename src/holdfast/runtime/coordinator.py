@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
-from holdfast.recovery import place, recover, room
+from holdfast.recovery import moves, place, recover, room
 from holdfast.runtime.events import (
     AnswerOverdue,
     CapacityLifted,
@@ -102,6 +102,7 @@ class Coordinator(Rescaling):
         self._lifted = False
         self._failed_at = head + 1
         self._plan_due = True
+        self._balance_due = False
         self._overtaken = 0
         """Epochs begun since a replay last made progress."""
         self._blocked = {"epoch": 0, "replay": 0}
@@ -154,6 +155,7 @@ class Coordinator(Rescaling):
             self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
+            self._balance()
             self._scale()
             self._run_epoch()
             self._run_replay()
@@ -169,6 +171,7 @@ class Coordinator(Rescaling):
     def _plan_replicas(self, event: ReplicasPlanned) -> None:
         self.replicated = self._checked_replicas(event.tasks, self.topology)
         wanted = set(event.tasks)
+        self.standing.stay(self.standing.moving)
         self.standing.replicas = {t: home for t, home in self.standing.replicas.items() if t in wanted}
         self._record("replicas planned", tasks=[str(task) for task in event.tasks], why=event.why)
 
@@ -460,6 +463,7 @@ class Coordinator(Rescaling):
             for task, (node, first, last) in standing.buffers.items()
             if self.buffering and last > event.epoch
         }
+        self._balance_due = self.settings.rebalance
         self._record("checkpoint", epoch=event.epoch, bytes=event.bytes)
         self._out.append(Trim(event.epoch))
 
@@ -513,9 +517,7 @@ class Coordinator(Rescaling):
             return
         if self._answer_first and self.pending is not None:
             return
-        # A copy that was given up while a run works on it is made again when that run is over: both use one folder.
-        at_work = {work.task for run in self.runs.values() for work in run.works if work.lane == "replica"}
-        missing = [task for task in self.replicated if task not in standing.replicas and task not in at_work]
+        missing = [task for task in self.replicated if task not in standing.replicas and task not in self._given_up]
         if not missing or len(standing.nodes) < 2:
             return
         shun = {task: [standing.nodes[standing.homes[task].node]] for task in missing}
@@ -526,6 +528,45 @@ class Coordinator(Rescaling):
             standing.replicas[task] = Home(node, position, fresh=True)
         if placement.nodes:
             self._record("replicas", placed={str(task): node for task, node in placement.nodes.items()})
+
+    def _arrived(self) -> list[Task]:
+        """Tasks that can be handed over: both copies are at the head, and no run brings the old one further."""
+        at_work = {work.task for run in self.runs.values() for work in run.works} if self.standing.moving else set()
+        homes, replicas, head = self.standing.homes, self.standing.replicas, self.standing.head
+        moving = sorted(self.standing.moving - at_work)
+        return [task for task in moving if homes[task].position == replicas[task].position == head]
+
+    @property
+    def _given_up(self) -> set[Task]:
+        """A copy that was given up while a run works on it is made again when that run is over: both use one folder."""
+        return {work.task for run in self.runs.values() for work in run.works if work.lane == "replica"}
+
+    def _balance(self) -> None:
+        """Nodes that carry much less than others take tasks over: as replicas first, which then become the primaries.
+
+        Begun just behind a checkpoint, when a new copy has next to nothing to replay.
+        """
+        standing = self.standing
+        if arrived := self._arrived():
+            moved = {str(task): [standing.homes[task].node, standing.replicas[task].node] for task in arrived}
+            for task in arrived:
+                standing.take_over(task)
+            self._record("moved", tasks=moved, epoch=standing.head)
+        if not self._balance_due or standing.moving or self._checkpointing is not None:
+            return
+        self._balance_due = False
+        busy = self.scaling.shadow is not None or self.scaling.queue or self.buffering
+        if busy or not standing.all_up or standing.cold or standing.head - standing.checkpoint > HANDOVER:
+            return
+        homes = {task: home.node for task, home in standing.homes.items() if task not in standing.replicas}
+        by_load = sorted(standing.loads(self._capacity()), key=lambda node: -node.load)
+        chosen = moves(self.topology, homes, by_load[: len(by_load) - self.settings.standby])
+        begun = {task: node for task, node in chosen.items() if task not in self._given_up}
+        for task, node in begun.items():
+            standing.move(task, node)
+        if begun:
+            told = {str(task): [homes[task], node] for task, node in begun.items()}
+            self._record("moving", tasks=told, why="some nodes carry much more than others")
 
     def _run_epoch(self) -> None:
         """The epoch at hand: exact where it can be, tentative where not, unless waiting a moment gives more."""

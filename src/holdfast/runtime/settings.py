@@ -17,6 +17,8 @@ class Settings:
     """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share.
 
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
+    ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
+    without tasks then, if they are.
     """
 
     nodes: int = 1
@@ -27,10 +29,14 @@ class Settings:
     capacity: float | None = None
     replay_chunk: int = 8
     parallel_recovery: int = 1
+    rebalance: bool = True
+    standby: int = 0
 
     def __post_init__(self) -> None:
         for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
+        if self.standby < 0:
+            raise Invalid(f"pool must be 0 or more nodes, got {self.standby}")
         if self.recovery not in RECOVERIES:
             raise Invalid(f"recovery must be one of {', '.join(RECOVERIES)}, got {self.recovery!r}")

@@ -59,6 +59,8 @@ class Standing:
     forks: dict[Task, Fork] = field(default_factory=dict)
     side: dict[Task, tuple[str, int]] = field(default_factory=dict)
     buffers: dict[Task, tuple[str, int, int]] = field(default_factory=dict)
+    moving: set[Task] = field(default_factory=set)
+    """Tasks with a replica that is to take over as soon as it has come to the head; the primary goes then."""
     tasks: tuple[Task, ...] = ()
     """Every task but the sources': those run wherever Spark reads them, so they cannot be lost."""
 
@@ -106,6 +108,7 @@ class Standing:
             stay(self.forks),
             stay(self.side),
             {task: held for task, held in stay(self.buffers).items() if task.operator not in recut},
+            {task for task in self.moving if untouched(task)},
         )
 
     def lose(self, gone: set[str]) -> tuple[list[Task], list[Task]]:
@@ -115,6 +118,7 @@ class Standing:
         self.side = {task: held for task, held in self.side.items() if held[0] not in gone}
         self.buffers = {task: held for task, held in self.buffers.items() if held[0] not in gone}
         self.replicas = {task: home for task, home in self.replicas.items() if home.node not in gone}
+        self.moving &= self.replicas.keys()
         hit = [task for task, home in self.homes.items() if home.node in gone]
         promoted = [task for task in hit if self.drop_home(task)]
         return [task for task in hit if task not in self.homes], promoted
@@ -122,6 +126,7 @@ class Standing:
     def drop_home(self, task: Task) -> bool:
         """The primary of this task is gone; its replica is promoted if there is one."""
         home = self.homes.pop(task)
+        self.moving.discard(task)
         self.forks.pop(task, None)
         self.buffers.pop(task, None)
         self.left_at[task] = home.position
@@ -132,6 +137,25 @@ class Standing:
         if self.homes[task].position < home.position:
             self.cold.add(task)
         return True
+
+    def move(self, task: Task, node: str) -> None:
+        """Begin to move a task: a replica on the other node, from the checkpoint; one without state, as it is."""
+        stateful = self.topology.operator[task.operator].stateful
+        position = self.checkpoint if stateful else self.homes[task].position
+        self.replicas[task] = Home(node, position, fresh=True)
+        self.moving.add(task)
+
+    def stay(self, tasks: Iterable[Task]) -> None:
+        """These do not move after all."""
+        for task in list(tasks):
+            self.moving.discard(task)
+            self.replicas.pop(task, None)
+
+    def take_over(self, task: Task) -> None:
+        """The replica of a task that moves is the primary now, and there is no other copy."""
+        self.moving.discard(task)
+        self.forks.pop(task, None)
+        self.homes[task] = self.replicas.pop(task)
 
     def raise_to_checkpoint(self, busy: Collection[tuple[Task, str]]) -> None:
         """Copies that have not come to the checkpoint begin from it; those that a run is busy with, when it ends."""
@@ -231,7 +255,9 @@ class Standing:
             home = self.homes.get(task)
             if home is None:
                 yield f"{task} has a replica and no primary"
-            elif self.nodes.get(home.node) == self.nodes.get(twin.node):
+            elif home.node == twin.node or (
+                task not in self.moving and self.nodes.get(home.node) == self.nodes.get(twin.node)
+            ):
                 yield f"{task} and its replica share {home.node}"
         for what, lane, homes in (("primary", "exact", self.homes), ("replica", "replica", self.replicas)):
             for task, home in homes.items():
@@ -241,6 +267,8 @@ class Standing:
                     yield f"the {what} of {task} is at epoch {home.position}, beyond the head {self.head}"
                 if home.position < self.checkpoint and (task, lane) not in busy:
                     yield f"the {what} of {task} is at {home.position}, before the checkpoint {self.checkpoint}"
+        for task in self.moving - self.replicas.keys():
+            yield f"{task} moves and has no replica"
         for task in self.forks:
             if task not in self.homes:
                 yield f"{task} is down and has a fork"

@@ -312,12 +312,23 @@ class Worker:
                 shutil.rmtree(path, ignore_errors=True)
         if not moved:
             return
+        self._forget_old(Path(folder), order.retain)
         for path in Path(folder).glob("side-*"):
             if int(path.name.split("-", 2)[2]) < order.retain:
                 shutil.rmtree(path, ignore_errors=True)
         for path in Path(folder).glob("kept/*/*.blocks"):
             if int(path.stem) <= order.retain:
                 path.unlink(missing_ok=True)
+
+    def _forget_old(self, folder: Path, retain: int) -> None:
+        """Copies that have stayed behind the checkpoint live here no more: they moved, or were given up."""
+        for branch in [folder / "main", *folder.glob("main-*")]:
+            local = LocalState(branch)
+            for task in local.tasks() if branch.is_dir() else ():
+                if max(local.epochs(task), default=retain) < retain:
+                    local.forget(task)
+                    operator, _, number = task.rpartition("/")
+                    self._versions.pop((str(folder), branch.name, Task(operator, int(number))), None)
 
     def _release(self, folder: Path, shape: Shape) -> None:
         """What a node still has of tasks that were scaled away goes; a shape that is being prepared is left alone."""

@@ -146,6 +146,8 @@ def _settings(draw: Random, topology: Topology, nodes: int) -> Settings:
         recovery=draw.choice((RECOVERIES[0], RECOVERIES[0], *RECOVERIES)),
         capacity=draw.choice((None, round(total / nodes * draw.uniform(1, 1.5), 3), 1000.0)),
         replay_chunk=draw.choice((1, 2, 3, 8)),
+        rebalance=draw.random() < 0.8,
+        standby=draw.choice((0, 0, 0, 1)),
     )
 
 
@@ -198,6 +200,8 @@ def simpler(scenario: Scenario) -> list[Scenario]:
         "replay_chunk",
         "checkpoint_every",
         "parallel_recovery",
+        "rebalance",
+        "standby",
     ):
         usual = replace(settings, **{what: getattr(plain, what)})
         found += [replace(scenario, settings=usual)] if usual != settings else []

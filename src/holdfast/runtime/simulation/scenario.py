@@ -97,7 +97,8 @@ class Scenario:
             f"timing: {self.timing}",
             f"replans: {[(at, [str(task) for task in tasks]) for at, tasks in self.replans] or 'none'}",
             f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
-            f"parallel recovery: {settings.parallel_recovery}",
+            f"parallel recovery: {settings.parallel_recovery}, rebalance: {settings.rebalance}, "
+            f"standby: {settings.standby}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",
         ]

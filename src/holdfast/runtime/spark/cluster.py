@@ -5,11 +5,13 @@ A node keeps its name when a replacement takes its place; what it stored does no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +19,9 @@ from typing import Any, Protocol
 from pyspark import SparkContext
 
 from holdfast.errors import Invalid
+
+WARM_WITHIN = 30.0
+"""An executor that has not run a task within so many seconds counts all the same."""
 
 
 class Cluster(Protocol):
@@ -114,14 +119,21 @@ class LogicalNodes:
 
 
 class Executors:
-    """Real executors. A new one takes the lowest name that is free: a replacement has its predecessor's name."""
+    """Real executors. A new one takes the lowest name that is free: a replacement has its predecessor's name.
 
-    def __init__(self, context: SparkContext, root: Path) -> None:
+    ``warm``: runs something on an executor (given as a location) before it counts as a node. Its first Python task
+    takes seconds, and no epoch has to wait for that.
+    """
+
+    def __init__(self, context: SparkContext, root: Path, warm: Callable[[str], None] | None = None) -> None:
+        self.warm = warm
         self._context = context
         self._root = root
         self._jsc: Any = context._jsc.sc()
         self._hosts: dict[str, str] = {}
         self._known: dict[str, str] = {}
+        self._warming: dict[str, float] = {}
+        self._ready: set[str] = set()
 
     def look(self) -> tuple[list[str], list[str]]:
         alive = self._alive()
@@ -131,11 +143,25 @@ class Executors:
             del self._known[name]
         joined = []
         for executor in alive:
-            if executor not in self._known.values():
+            if executor not in self._known.values() and self._is_warm(executor):
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor
                 joined.append(free)
         return lost, joined
+
+    def _is_warm(self, executor: str) -> bool:
+        if self.warm is None or executor in self._ready:
+            return True
+        if executor not in self._warming:
+            self._warming[executor] = time.monotonic()
+            threading.Thread(target=self._warm_up, args=(executor,), name="holdfast-warm", daemon=True).start()
+        return time.monotonic() - self._warming[executor] > WARM_WITHIN
+
+    def _warm_up(self, executor: str) -> None:
+        assert self.warm is not None
+        with contextlib.suppress(Exception):  # one that died meanwhile, or a context that is being closed
+            self.warm(self._location(executor))
+        self._ready.add(executor)
 
     def _alive(self) -> list[str]:
         """Identifiers of live executors, in the order of their numbers."""
@@ -148,7 +174,10 @@ class Executors:
 
     def location(self, place: str) -> str | None:
         executor = self._known.get(place)
-        return None if executor is None else f"executor_{self._host(executor)}_{executor}"
+        return None if executor is None else self._location(executor)
+
+    def _location(self, executor: str) -> str:
+        return f"executor_{self._host(executor)}_{executor}"
 
     def _host(self, executor: str) -> str:
         if executor not in self._hosts:

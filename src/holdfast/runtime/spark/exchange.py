@@ -1,9 +1,10 @@
 """Spark's own shuffle between levels, with both sides held to chosen executors; and batches as Arrow, without rows.
 
-Three things that PySpark has no public call for, reached through its gateway:
+Four things that PySpark has no public call for, reached through its gateway:
 - ``SparkContext.makeRDD`` of (payload, [location]) pairs gives partitions that prefer a location, and a location
   ``executor_<host>_<id>`` means one executor;
 - zipping a shuffled RDD with such an RDD hands that preference on to the reduce side;
+- the product of an RDD and one that has a single record prefers the places of that record;
 - ``Dataset.toArrowBatchRdd`` gives a batch as Arrow record batches, which Python workers read without unpickling a row.
 Bundles cross as raw bytes: (slot as a long, bundle) pairs on the map side, bundles on the reduce side.
 """
@@ -72,14 +73,17 @@ class Exchange:
         self._list = jvm.java.util.ArrayList
         self._pair = jvm.scala.Tuple2
 
-    def batch(self, frame: DataFrame) -> tuple[RDD[bytes], int]:
-        """A batch as Arrow record batch messages, and the number of its partitions."""
+    def batch(self, frame: DataFrame, locations: Sequence[str] = ()) -> tuple[RDD[bytes], int]:
+        """A batch as Arrow record batch messages, and the number of its partitions; read at one of these locations."""
         java = self._java_rdd.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
-        return RDD(java, self._context, NoOpSerializer()), java.getNumPartitions()
+        count = java.getNumPartitions()
+        if locations:
+            java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
+        return RDD(java, self._context, NoOpSerializer()), count
 
     def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
         """One empty record for each location, on that location."""
-        return RDD(self._located([b""] * len(locations), locations), self._context, NoOpSerializer())
+        return RDD(self._located([b""] * len(locations), _each(locations)), self._context, NoOpSerializer())
 
     def shuffle(self, level: RDD[bytes], stage: Stage, partitions: int, locations: Sequence[str | None]) -> RDD[bytes]:
         """Run ``stage`` on a level and send its bundles to the slots of the next, which are at ``locations``.
@@ -98,7 +102,7 @@ class Exchange:
             return RDD(shuffled, self._context, NoOpSerializer())
         # The pickled tags are made here and read by pyspark's own workers a moment later; nothing of it is stored.
         tags = pickle.dumps([_TAG] * partitions, protocol=3)
-        anchor = self._to_java(self._located([tags] * width, locations), True)
+        anchor = self._to_java(self._located([tags] * width, _each(locations)), True)
         pairwise = _serializers.PairDeserializer(_Raw(), NoOpSerializer())
         zipped: RDD[Any] = RDD(anchor.zip(shuffled), self._context, pairwise)
         return zipped.mapPartitionsWithIndex(_second, preservesPartitioning=True)
@@ -107,15 +111,20 @@ class Exchange:
         """Run ``stage`` on the last level and bring what it yields to the driver."""
         return level.mapPartitionsWithIndex(stage).collect()
 
-    def _located(self, payloads: Sequence[bytes], locations: Sequence[str | None]) -> Any:
+    def _located(self, payloads: Sequence[bytes], places: Sequence[Sequence[str]]) -> Any:
+        """A partition for each payload, which prefers these places; anywhere if there are none."""
         pairs = self._list()
-        for payload, location in zip(payloads, locations, strict=True):
+        for payload, wanted in zip(payloads, places, strict=True):
             names = self._list()
-            if location is not None:
+            for location in wanted:
                 names.add(location)
             pairs.add(self._pair(bytearray(payload), self._convert.asScala(names).toSeq()))
         made = self._context._jsc.sc().makeRDD(self._convert.asScala(pairs).toSeq(), self._bytes)
         return self._java_rdd(made, self._bytes)
+
+
+def _each(locations: Sequence[str | None]) -> list[list[str]]:
+    return [[] if location is None else [location] for location in locations]
 
 
 def _second(_: int, pairs: Iterable[Any]) -> Iterator[bytes]:

@@ -60,6 +60,7 @@ def start(
     recovery: Recovery = "incremental",
     capacity: float | None = None,
     parallel_recovery: int = 1,
+    rebalance: bool = True,
     elastic: Elasticity = False,
     max_nodes: int | None = None,
     pool: int = 0,
@@ -83,9 +84,10 @@ def start(
     the replication planner from declared rates and costs, and again from measured ones after a few epochs.
     ``faults``: what shall go wrong, for trials; ``rejoin_after``: seconds after which a lost logical node comes back.
     ``parallel_recovery``: a lost task whose state can be cut by key and that has a long replay before it comes back as
-    so many tasks. ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True:
-    the usual one; a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them
-    stand by without tasks. ``shed_above``: an epoch may take so many seconds; rows beyond that are left out and
+    so many tasks. ``rebalance``: nodes that carry little, since they came late, take tasks over from those with more.
+    ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True: the usual one;
+    a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them stand by
+    without tasks. ``shed_above``: an epoch may take so many seconds; rows beyond that are left out and
     counted, for sources that cannot wait. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as
     possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
@@ -103,6 +105,8 @@ def start(
         recovery=recovery,
         capacity=capacity,
         parallel_recovery=parallel_recovery,
+        rebalance=rebalance,
+        standby=pool,
     )
     if budget is not None and settings.replicas:
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
@@ -111,8 +115,6 @@ def start(
     if max_nodes is not None and max_nodes < settings.nodes + pool:
         raise Invalid(f"max_nodes must be at least nodes and pool together, {settings.nodes + pool}, got {max_nodes}")
     shedder = Shedder(shed_above) if shed_above is not None else None
-    if pool < 0:
-        raise Invalid(f"pool must be 0 or more nodes, got {pool}")
     if bounded and epochs is None:
         raise Invalid("bounded: say how many epochs there are, epochs=...")
     if epochs is not None and epochs < 1:
@@ -202,6 +204,8 @@ def _started(
         standby(pool, settings.nodes, max_nodes),
         max_nodes,
     )
+    if isinstance(cluster, Executors):
+        cluster.warm = shell.warm
     shell.demand = demand
     shell.shedder = shedder
     if faults:
@@ -388,6 +392,7 @@ class Job:
                 "recovery": settings.recovery,
                 "capacity": settings.capacity,
                 "parallel_recovery": settings.parallel_recovery,
+                "rebalance": settings.rebalance,
                 "trigger": self._trigger,
             },
         }

@@ -413,7 +413,9 @@ class Shell:
     ) -> tuple[Any, Sequence[Sequence[tuple[int, int]]], dict[int, int]]:
         """Where a run begins: at the batch itself, or at the journal, its parts dealt over the places there are."""
         if batch is not None and run.live is not None:
-            frame, count = self._exchange.batch(batch.frame)
+            # Not by nodes that have only just come: their first Python task takes long.
+            reading = [self.cluster.location(place) for place in sorted(set(self.cluster.places().values()))]
+            frame, count = self._exchange.batch(batch.frame, [each for each in reading if each is not None])
             return frame, [], {run.live: count}
         needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._journalled]
         parts = [(epoch, piece) for epoch in needed for piece in range(self._journalled[epoch][0])]
@@ -545,6 +547,12 @@ class Shell:
             self.note("scaling refused", fields)
             return
         self.tell(ScaleWanted(operator, to, why=why, request=request))
+
+    def warm(self, location: str) -> None:
+        """Let an executor run a task of each kind, so that it has its Python process and all it loads at first."""
+        stage = stages.Warm(self.context.job, self._broadcast)
+        level = self._exchange.shuffle(self._exchange.located([location]), stage, 1, [location])
+        self._exchange.collect(level, stage)
 
     def _look(self) -> list[str]:
         """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""

@@ -64,6 +64,18 @@ class Ingest:
 
 
 @dataclass(frozen=True)
+class Warm:
+    """Nothing but what every first task in a process does."""
+
+    job: str
+    context: Broadcast[bytes]
+
+    def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
+        worker_of(self.job, self.context)
+        return [b""]
+
+
+@dataclass(frozen=True)
 class Feed:
     """The first level of a replay: each partition brings some of the journalled parts of some epochs.
 
