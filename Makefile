@@ -26,8 +26,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Two processes: one has Spark and all tests that need it, the other runs what is pure.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 fuzz: $(READY)
 	$(BIN)/python -m holdfast.runtime.simulation.fuzzer
