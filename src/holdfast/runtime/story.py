@@ -45,13 +45,21 @@ class Recovery:
         }
 
 
+TOGETHER = 1.0
+"""Losses within so many seconds, with no answer between them, are one failure."""
+
+
 def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
     """Every failure of a history. A loss that comes before the last one is recovered from joins it, as a new entry."""
     told: list[Recovery] = []
     open_: list[Recovery] = []
     begun: dict[int, dict[str, Any]] = {}
+    final: Mapping[str, Any] | None = None
     for event in events:
         match event["kind"]:
+            case "nodes lost" if open_ and _together(open_[-1], event):
+                open_[-1].nodes = [*open_[-1].nodes, *event["nodes"]]
+                open_[-1].down = [*open_[-1].down, *event["down"]]
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
                 made.rates = event.get("rates", {})
@@ -70,6 +78,13 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "run" if event["run"] in begun:
                 for each in open_[-1:]:
                     each.replays.append(_replay(each, begun[event["run"]], event))
+            case "published" if event["of"] == "final":
+                final = event
+            case "checkpoint" if final is not None:
+                # Only what is exact up to the head is saved; a stream may have ended before an epoch showed it.
+                for each in [each for each in open_ if each.epoch is not None and event["epoch"] >= each.epoch]:
+                    each.exact_after = max(0.0, _after(each, final))
+                    open_.remove(each)
             case "epoch":
                 _answer(open_, event)
                 if not event["absent"] and not event["tentative"]:
@@ -77,6 +92,10 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
                         each.exact_after = _after(each, event)
                     open_ = []
     return told
+
+
+def _together(last: Recovery, event: Mapping[str, Any]) -> bool:
+    return event["time"] - last.at < TOGETHER and last.answered_after is None and not last.joined
 
 
 def _answer(open_: list[Recovery], event: Mapping[str, Any]) -> None:
