@@ -1,6 +1,7 @@
 """How right tentative answers are, against the fidelity that was predicted (paper 000, figures 14 and 15).
 
     .venv/bin/python benchmarks/tentative_accuracy.py [--workload top-k] [--budget 10 --budget 13] [--plot out.html]
+    .venv/bin/python benchmarks/tentative_accuracy.py --seed 7 --seed 8 --seed 9            # means over three inputs
 
 Every line is a real run on Spark (local[2], logical nodes). One run is undisturbed. In the others every task has a node
 of its own, replicas too, and all nodes of primaries are killed at once, so that just the tasks with a replica are left:
@@ -234,9 +235,33 @@ def measure(spark: Any, name: str, trial: Trial, budgets: Iterable[int], plans: 
                 seen[key] = broken(spark, trial, topology, replicas, exact, hopeless=predicted["of"] <= 0)
             row = {"budget": budget, "plan": algorithm, **predicted, **seen[key]}
             rows.append(row)
-            numbers = "".join(f"{row[what]:>10.3f}" for what in ("of", "ic", "stamped", "accuracy", "second"))
+            numbers = "".join(f"{row[what]:>10.3f}" for what in NUMBERS)
             print(f"{budget:>7} {algorithm:<16}{numbers}", flush=True)
     return rows
+
+
+NUMBERS = ("of", "ic", "stamped", "accuracy", "second")
+
+
+def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each budget and plan: the means over the seeds, and the least and largest accuracy."""
+    grouped: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        grouped[row["budget"], row["plan"]].append(row)
+    return [
+        {"budget": budget, "plan": name}
+        | {what: float(np.mean([row[what] for row in own])) for what in NUMBERS}
+        | {"least": min(row["accuracy"] for row in own), "most": max(row["accuracy"] for row in own)}
+        for (budget, name), own in grouped.items()
+    ]
+
+
+def summarise(name: str, rows: list[dict[str, Any]], seeds: int) -> None:
+    print(f"\n{name}: means over {seeds} seeds, and the range of accuracy")
+    print(f"{'budget':>7} {'plan':<16}" + "".join(f"{what:>10}" for what in (*NUMBERS, "least", "most")))
+    for row in means(rows):
+        numbers = "".join(f"{row[what]:>10.3f}" for what in (*NUMBERS, "least", "most"))
+        print(f"{row['budget']:>7} {row['plan']:<16}{numbers}")
 
 
 def charts(name: str, rows: list[dict[str, Any]]) -> list[Chart]:
@@ -268,7 +293,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, action="append", help="replicated tasks; several by default")
     parser.add_argument("--plan", choices=PLANS, action="append")
     parser.add_argument("--rate", type=int, default=6000, help="rows an epoch")
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--seed", type=int, action="append", help="of the input, 7 by default; several: also means")
     parser.add_argument("--plot", type=Path, help="also draw it: .html, .png or .svg")
     asked = parser.parse_args()
     if asked.plot is not None:
@@ -277,12 +302,20 @@ def main() -> None:
     from holdfast.runtime.spark import spark_session
 
     spark = spark_session("local[2]", settings={"spark.sql.session.timeZone": "UTC"})
-    drawn = []
-    for name, trial in trials(asked.rate, asked.seed).items():
-        if asked.workload is None or name in asked.workload:
-            rows = measure(spark, name, trial, asked.budget or trial.budgets, asked.plan or PLANS)
-            drawn += charts(name, rows)
+    seeds = asked.seed or [7]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for seed in seeds:
+        for name, trial in trials(asked.rate, seed).items():
+            if asked.workload is None or name in asked.workload:
+                print(f"\nseed {seed}", end="")
+                found.setdefault(name, []).extend(
+                    measure(spark, name, trial, asked.budget or trial.budgets, asked.plan or PLANS)
+                )
     spark.stop()
+    if len(seeds) > 1:
+        for name, rows in found.items():
+            summarise(name, rows, len(seeds))
+    drawn = [chart for name, rows in found.items() for chart in charts(name, means(rows))]
     if asked.plot is not None:
         write_charts(drawn, asked.plot)
 
