@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.runtime import scaling
+from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.draining import Draining
 from holdfast.runtime.events import Checkpoint
 from holdfast.runtime.scaling import Scaling, Shadow
 from holdfast.runtime.simulation.endings import Hopeless
@@ -51,7 +53,17 @@ def test_the_schedules_reach_every_part_of_scaling() -> None:
             if event["kind"] == "scaled":
                 seen["in" if event["tasks"] < before else "out"] += 1
                 before = event["tasks"]
-    wanted = ("scaling begun", "scaled", "scaling aborted", "in", "out", "restarted in a shape")
+            seen["tasks moved"] += event["kind"] == "nodes released" and bool(event["moved"])
+    wanted = (
+        "scaling begun",
+        "scaled",
+        "scaling aborted",
+        "in",
+        "out",
+        "restarted in a shape",
+        "nodes released",
+        "tasks moved",
+    )
     assert all(seen[what] >= 10 for what in wanted), seen
     assert seen["recovering in parallel"] >= 3, seen
 
@@ -108,7 +120,21 @@ def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "grown", unborn)
 
 
+def gives_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draining, "_doubled", lambda self, node: True)
+
+
+def gives_back_before_the_copy_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    def early(self: Coordinator, node: str) -> bool:
+        homes = self.standing.homes.items()
+        return all(task in self.standing.replicas for task, home in homes if home.node == node)
+
+    monkeypatch.setattr(Draining, "_doubled", early)
+
+
 MUTANTS = (
+    gives_back_at_once,
+    gives_back_before_the_copy_has_come,
     does_not_recut,
     takes_the_state_of_its_number,
     forgets_what_was_published,

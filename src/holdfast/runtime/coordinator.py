@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
 from holdfast.recovery import place, recover, room
+from holdfast.runtime.draining import Draining
 from holdfast.runtime.events import (
     AnswerOverdue,
     CapacityLifted,
@@ -25,6 +26,7 @@ from holdfast.runtime.events import (
     Instruction,
     NodesJoined,
     NodesLost,
+    NodesUnneeded,
     Publish,
     ReplicasPlanned,
     Report,
@@ -51,7 +53,7 @@ PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
 
-class Coordinator(Rescaling):
+class Coordinator(Rescaling, Draining):
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
@@ -148,12 +150,15 @@ class Coordinator(Rescaling):
                 self._plan_replicas(event)
             case ScaleWanted():
                 self._scale_wanted(event)
+            case NodesUnneeded():
+                self._unneeded(event)
             case CapacityLifted():
                 self._lifted = self._plan_due = True
         if self._can_act():
             self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
+            self._let_go()
             self._scale()
             self._run_epoch()
             self._run_replay()
@@ -217,6 +222,7 @@ class Coordinator(Rescaling):
             return
         for _, went in self._begun.values():
             went.update(gone)
+        self._stay("nodes were lost")
         lost, promoted = self.standing.lose(gone)
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self._measurements.topology()
@@ -509,12 +515,13 @@ class Coordinator(Rescaling):
 
     def _make_replicas(self) -> None:
         standing = self.standing
-        if standing.down or standing.head - standing.checkpoint > HANDOVER or self._checkpointing is not None:
-            return
-        if self._answer_first and self.pending is not None:
+        if standing.down or self._checkpointing is not None or (self._answer_first and self.pending is not None):
             return
         # A copy that was given up while a run works on it is made again when that run is over: both use one folder.
         at_work = {work.task for run in self.runs.values() for work in run.works if work.lane == "replica"}
+        self._copy_leaving(at_work)
+        if standing.head - standing.checkpoint > HANDOVER:
+            return
         missing = [task for task in self.replicated if task not in standing.replicas and task not in at_work]
         if not missing or len(standing.nodes) < 2:
             return
