@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.runtime import scaling
-from holdfast.runtime.events import Checkpoint
+from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.events import Checkpoint, Release
+from holdfast.runtime.moving import Moving
 from holdfast.runtime.scaling import Scaling, Shadow
 from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
@@ -51,7 +53,16 @@ def test_the_schedules_reach_every_part_of_scaling() -> None:
             if event["kind"] == "scaled":
                 seen["in" if event["tasks"] < before else "out"] += 1
                 before = event["tasks"]
-    wanted = ("scaling begun", "scaled", "scaling aborted", "in", "out", "restarted in a shape")
+    wanted = (
+        "scaling begun",
+        "scaled",
+        "scaling aborted",
+        "in",
+        "out",
+        "restarted in a shape",
+        "nodes released",
+        "moved",
+    )
     assert all(seen[what] >= 10 for what in wanted), seen
     assert seen["recovering in parallel"] >= 3, seen
 
@@ -108,7 +119,28 @@ def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "grown", unborn)
 
 
+def gives_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def let_go(self: Coordinator) -> None:
+        if (gone := set(self.standing.leaving)) and not self.runs:
+            self.standing.lose(gone)
+            self._out.append(Release(tuple(sorted(gone))))
+
+    monkeypatch.setattr(Moving, "_let_go", let_go)
+
+
+def moves_before_the_copy_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hand_over(self: Coordinator) -> None:
+        if arrived := sorted(self.standing.moving):
+            for task in arrived:
+                self.standing.take_over(task)
+            self._record("moved", tasks=[str(task) for task in arrived], epoch=self.standing.head)
+
+    monkeypatch.setattr(Moving, "_hand_over", hand_over)
+
+
 MUTANTS = (
+    gives_back_at_once,
+    moves_before_the_copy_has_come,
     does_not_recut,
     takes_the_state_of_its_number,
     forgets_what_was_published,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
-from holdfast.recovery import moves, place, recover, room
+from holdfast.recovery import place, recover, room
 from holdfast.runtime.events import (
     AnswerOverdue,
     CapacityLifted,
@@ -25,6 +25,7 @@ from holdfast.runtime.events import (
     Instruction,
     NodesJoined,
     NodesLost,
+    NodesUnneeded,
     Publish,
     ReplicasPlanned,
     Report,
@@ -37,6 +38,7 @@ from holdfast.runtime.events import (
 )
 from holdfast.runtime.lanes import answered, exact_works, tentative_works
 from holdfast.runtime.measurements import Measurements
+from holdfast.runtime.moving import Moving
 from holdfast.runtime.replay import Copy, Keep, replay
 from holdfast.runtime.rescaling import HANDOVER, Rescaling
 from holdfast.runtime.scaling import Scaling
@@ -51,7 +53,7 @@ PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
 
-class Coordinator(Rescaling):
+class Coordinator(Rescaling, Moving):
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
@@ -149,13 +151,15 @@ class Coordinator(Rescaling):
                 self._plan_replicas(event)
             case ScaleWanted():
                 self._scale_wanted(event)
+            case NodesUnneeded():
+                self._unneeded(event)
             case CapacityLifted():
                 self._lifted = self._plan_due = True
         if self._can_act():
             self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
-            self._balance()
+            self._move()
             self._scale()
             self._run_epoch()
             self._run_replay()
@@ -221,6 +225,7 @@ class Coordinator(Rescaling):
         for _, went in self._begun.values():
             went.update(gone)
         lost, promoted = self.standing.lose(gone)
+        self._stay("nodes were lost")
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self._measurements.topology()
         self._answer_first = self._plan_due = True
@@ -528,45 +533,6 @@ class Coordinator(Rescaling):
             standing.replicas[task] = Home(node, position, fresh=True)
         if placement.nodes:
             self._record("replicas", placed={str(task): node for task, node in placement.nodes.items()})
-
-    def _arrived(self) -> list[Task]:
-        """Tasks that can be handed over: both copies are at the head, and no run brings the old one further."""
-        at_work = {work.task for run in self.runs.values() for work in run.works} if self.standing.moving else set()
-        homes, replicas, head = self.standing.homes, self.standing.replicas, self.standing.head
-        moving = sorted(self.standing.moving - at_work)
-        return [task for task in moving if homes[task].position == replicas[task].position == head]
-
-    @property
-    def _given_up(self) -> set[Task]:
-        """A copy that was given up while a run works on it is made again when that run is over: both use one folder."""
-        return {work.task for run in self.runs.values() for work in run.works if work.lane == "replica"}
-
-    def _balance(self) -> None:
-        """Nodes that carry much less than others take tasks over: as replicas first, which then become the primaries.
-
-        Begun just behind a checkpoint, when a new copy has next to nothing to replay.
-        """
-        standing = self.standing
-        if arrived := self._arrived():
-            moved = {str(task): [standing.homes[task].node, standing.replicas[task].node] for task in arrived}
-            for task in arrived:
-                standing.take_over(task)
-            self._record("moved", tasks=moved, epoch=standing.head)
-        if not self._balance_due or standing.moving or self._checkpointing is not None:
-            return
-        self._balance_due = False
-        busy = self.scaling.shadow is not None or self.scaling.queue or self.buffering
-        if busy or not standing.all_up or standing.cold or standing.head - standing.checkpoint > HANDOVER:
-            return
-        homes = {task: home.node for task, home in standing.homes.items() if task not in standing.replicas}
-        by_load = sorted(standing.loads(self._capacity()), key=lambda node: -node.load)
-        chosen = moves(self.topology, homes, by_load[: len(by_load) - self.settings.standby])
-        begun = {task: node for task, node in chosen.items() if task not in self._given_up}
-        for task, node in begun.items():
-            standing.move(task, node)
-        if begun:
-            told = {str(task): [homes[task], node] for task, node in begun.items()}
-            self._record("moving", tasks=told, why="some nodes carry much more than others")
 
     def _run_epoch(self) -> None:
         """The epoch at hand: exact where it can be, tentative where not, unless waiting a moment gives more."""

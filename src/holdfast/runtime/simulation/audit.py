@@ -6,6 +6,7 @@ A breach raises at once, so that the history ends where it happened.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from holdfast.runtime.events import (
     Instruction,
     Publish,
     Record,
+    Release,
     Run,
 )
 from holdfast.runtime.simulation.engines import Output, same
@@ -82,6 +84,10 @@ class Auditor:
                     self._tentative(instruction)
                 case EpochDone(epoch):
                     self._answered(epoch)
+                case Release(nodes):
+                    self._released(nodes)
+                case Record("moved", fields):
+                    self._moved(fields["tasks"])
                 case _:
                     pass
         if isinstance(event, CheckpointDurable):
@@ -113,6 +119,29 @@ class Auditor:
         for task, (node, _, _) in run.buffers.items():
             if node not in standing.nodes:
                 raise Breach(f"run {run.number}: the buffer of {task} is on {node}, which is gone")
+
+    def _released(self, nodes: tuple[str, ...]) -> None:
+        """Who is given back takes nothing along."""
+        simulation = self.simulation
+        assert simulation is not None
+        standing = simulation.coordinator.standing
+        if standing.down:
+            raise Breach(f"{', '.join(nodes)} was given back with {standing.down[0]} on it")
+        if not standing.nodes:
+            raise Breach("the last node was given back")
+        for run in simulation.coordinator.runs.values():
+            if hit := [work for work in run.works if work.node in nodes]:
+                raise Breach(f"{hit[0].node} was given back while {hit[0].task} ran on it")
+
+    def _moved(self, tasks: Iterable[str]) -> None:
+        """Who takes a task over has come as far as it had: no epoch waits for it."""
+        simulation = self.simulation
+        assert simulation is not None
+        standing = simulation.coordinator.standing
+        moved = set(tasks)  # some of them may have been scaled away since, in the same breath
+        for task, home in standing.homes.items():
+            if str(task) in moved and (task in standing.cold or home.position < standing.head):
+                raise Breach(f"{task} was moved before its new copy had caught up")
 
     def _final(self, wanted: Publish) -> None:
         """No final output is repeated or contradicted, and none of it comes from a fork."""
