@@ -6,32 +6,18 @@ to the head; until then nothing has changed. A node that dies meanwhile is an or
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.recovery import moves, place
-from holdfast.runtime.events import Instruction, NodesUnneeded, Release, Run
-from holdfast.runtime.rescaling import HANDOVER
-from holdfast.runtime.scaling import AMPLE, Scaling
-from holdfast.runtime.settings import Settings
-from holdfast.runtime.standing import Standing
-from holdfast.topology import Task, Topology
+from holdfast.runtime.events import NodesUnneeded, Release
+from holdfast.runtime.rescaling import HANDOVER, Rescaling
+from holdfast.runtime.scaling import AMPLE
+from holdfast.topology import Task
 
 
-class Moving:
+class Moving(Rescaling):
     """``standing.moving``: tasks that move; ``standing.leaving``: nodes that leave, where nothing new is placed."""
 
-    topology: Topology
-    settings: Settings
-    standing: Standing
-    scaling: Scaling
-    runs: dict[int, Run]
     buffering: bool
-    _checkpointing: int | None
     _balance_due: bool
-    _out: list[Instruction]
-
-    def _record(self, what: str, **fields: Any) -> None:
-        raise NotImplementedError
 
     def _move(self) -> None:
         """Begin what is to move, hand over what has arrived, and give back nodes that are empty."""
