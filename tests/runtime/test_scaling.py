@@ -18,6 +18,7 @@ from holdfast.runtime.events import (
     Reshape,
     Run,
     RunBroken,
+    RunDone,
     ScaleWanted,
 )
 from holdfast.runtime.faults import parse_faults
@@ -302,3 +303,40 @@ def test_an_idle_operator_is_scaled_in_and_stays_so() -> None:
     )
     scaled = [e["tasks"] for e in Simulation(scenario).run().history if e["kind"] == "scaled"]
     assert scaled and scaled == sorted(scaled, reverse=True) and scaled[-1] == 2 and len(scaled) <= 2
+
+
+def tallies(driver: Driver, epoch: int, counts: dict[str, list[int]]) -> None:
+    """An epoch that goes well, in which tasks tell how their rows lie over their keys."""
+    driver.arrive(epoch)
+    run = driver.only(Run)
+    reports = [replace(driver.report(work), keys=counts.get(str(work.task), ())) for work in run.works]
+    for wanted in [each for each in driver.tell(RunDone(run.number, tuple(reports))) if isinstance(each, Checkpoint)]:
+        driver.tell(CheckpointDurable(wanted.epoch))
+
+
+def test_keys_are_cut_where_the_load_lies() -> None:
+    driver = running()
+    half = 2**31
+    tallies(driver, 6, {"A/0": [0, 0, 0, 10], "A/1": [30, 10, 10, 10]})
+    want(driver, 4)
+    calm(driver)
+    routing = driver.coordinator.shape.routings["A"]
+    # A/1 has 60 of 70 rows: cut into three, of 30, 10 and 20 rows; A/0 stays as it is.
+    assert [part.hi for part in routing.ranges] == [half, half + half // 4, half + half // 2, 2 * half]
+
+
+def test_where_some_task_told_nothing_keys_are_cut_evenly() -> None:
+    driver = running()
+    tallies(driver, 6, {"A/1": [30, 10, 10, 10]})
+    want(driver, 4)
+    calm(driver)
+    assert {part.width for part in driver.coordinator.shape.routings["A"].ranges} == {2**30}
+
+
+def test_what_was_told_long_ago_counts_less() -> None:
+    driver = running()
+    for epoch in range(6, 14):
+        tallies(driver, epoch, {"A/0": [8, 0] if epoch == 6 else [0, 8], "A/1": [4, 4]})
+    hashes, weights = driver.coordinator.samples("A")[0]
+    assert list(hashes) == [2**29, 3 * 2**29] and weights is not None
+    assert weights[0] == 8 / 2**7 and weights[1] > 15

@@ -4,16 +4,19 @@ from holdfast.elasticity.decisions import CannotScale, Decision, ScaleIn, ScaleO
 from holdfast.elasticity.load import LoadReport
 from holdfast.elasticity.policy import Policy
 from holdfast.elasticity.pool import Pool, PoolPolicy
-from holdfast.elasticity.routes import evenly, kept, merge, rerouted, split
+from holdfast.elasticity.routes import Sample, evenly, kept, merge, rerouted, split
 from holdfast.elasticity.scaler import Scaler
+from holdfast.elasticity.tallies import PARTS, sample_of, tally
 
 __all__ = [
+    "PARTS",
     "CannotScale",
     "Decision",
     "LoadReport",
     "Policy",
     "Pool",
     "PoolPolicy",
+    "Sample",
     "ScaleIn",
     "ScaleOut",
     "Scaler",
@@ -22,5 +25,7 @@ __all__ = [
     "merge",
     "operator_of",
     "rerouted",
+    "sample_of",
     "split",
+    "tally",
 ]

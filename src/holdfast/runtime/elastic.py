@@ -5,11 +5,11 @@ Pure: time is what the callers say. Both shells feed it; what becomes of a reque
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.elasticity import CannotScale, Decision, LoadReport, Policy, Scaler, operator_of, rerouted
+from holdfast.elasticity import CannotScale, Decision, LoadReport, Policy, Sample, Scaler, operator_of, rerouted
 from holdfast.runtime.events import Report, ScaleWanted
 from holdfast.runtime.shape import Shape, renumbered, routing_of
 from holdfast.topology import Task, Topology
@@ -49,11 +49,22 @@ class Elastic:
                 load.rows_in += report.rows_in
                 load.rows_out += report.rows_out
 
+    @property
+    def tasks(self) -> int:
+        """Tasks of all operators that the policy scales, those included that changes under way will make."""
+        return self._scaler.tasks
+
     def due(self, now: float) -> bool:
         return now - self.at >= self.policy.every
 
-    def decide(self, now: float) -> tuple[list[ScaleWanted], list[CannotScale]]:
-        """What to ask for, and what cannot be helped, by what was reported since the last time."""
+    def decide(
+        self, now: float, samples: Callable[[str], Mapping[int, Sample]] = lambda _: {}
+    ) -> tuple[list[ScaleWanted], list[CannotScale]]:
+        """What to ask for, and what cannot be helped, by what was reported since the last time.
+
+        ``samples``: how the load of an operator's tasks lies over their keys; where it was not measured, tasks are
+        split in halves of their keys.
+        """
         seconds = now - self.at
         reports = []
         for name, routing in self._scaler.routings.items():
@@ -72,7 +83,7 @@ class Elastic:
         wanted = []
         for name, decisions in made.items():
             now_in_force = self._scaler.routings[name]
-            routing = renumbered(now_in_force, rerouted(now_in_force, decisions).ranges)
+            routing = renumbered(now_in_force, rerouted(now_in_force, decisions, samples(name)).ranges)
             why = "; ".join(each.why for each in decisions)
             wanted.append(ScaleWanted(name, len(routing.owners), routing, why, request="load"))
         return wanted, hopeless

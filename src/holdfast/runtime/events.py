@@ -6,7 +6,7 @@ is a fork that goes on with incomplete input; ``side`` is a past that is compute
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -130,13 +130,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Nothing lives on these nodes any more: they can be given back."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Halt:
     """The job cannot go on: a user's function failed. ``message`` tells the whole story in one line."""
 
     message: str
 
 
-Instruction = Run | Publish | Checkpoint | Reshape | Trim | EpochDone | Record | Halt
+Instruction = Run | Publish | Checkpoint | Reshape | Trim | EpochDone | Release | Record | Halt
 
 
 # Events
@@ -191,6 +198,8 @@ class Report:
     counters: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
     message: str = ""
+    keys: Sequence[int] = ()
+    """Now and then: how many rows came for each of some equal parts of the task's keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +265,14 @@ class ScaleWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesUnneeded:
+    """The job can do without these nodes: what is on them moves, and they are given back."""
+
+    nodes: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityLifted:
     """Nobody else is coming: let the nodes that are there carry everything."""
 
@@ -273,5 +290,6 @@ Event = (
     | CheckpointWanted
     | ReplicasPlanned
     | ScaleWanted
+    | NodesUnneeded
     | CapacityLifted
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.elasticity import Sample, sample_of
 from holdfast.recovery import with_costs
 from holdfast.replication import plan
 from holdfast.runtime.events import ReplicasPlanned, Report
+from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 
 MEMORY = 10
@@ -22,6 +27,7 @@ class Measurements:
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
+        self._keys: dict[Task, NDArray[np.float64]] = {}
 
     def reshaped(self, topology: Topology, untouched: Callable[[Task], bool]) -> Measurements:
         """For another shape: what was measured of untouched tasks stays."""
@@ -31,6 +37,7 @@ class Measurements:
                 made._rates[topology.index[task]] = self._rates[self._declared.index[task]]
         made._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
         made._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
+        made._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
         return made
 
     def sources(self, reports: Iterable[Report]) -> None:
@@ -43,6 +50,21 @@ class Measurements:
 
     def task(self, task: Task, report: Report, epochs: int) -> None:
         self._add(task, report.rows_out, report.seconds, epochs)
+        if report.keys:
+            self._tallied(task, report.keys)
+
+    def _tallied(self, task: Task, counts: Sequence[int]) -> None:
+        """Each tally weighs half of all before it together: load wanders."""
+        held, new = self._keys.get(task), np.array(counts, np.float64)
+        self._keys[task] = new if held is None or len(held) != len(new) else held / 2 + new
+
+    def samples(self, name: str, routing: Routing) -> dict[int, Sample]:
+        """How the load of an operator's tasks lies over their keys, of those that had any."""
+        return {
+            number: sample_of(part, self._keys[task])
+            for number, part in zip(routing.owners, routing.ranges, strict=True)
+            if (task := Task(name, number)) in self._keys and self._keys[task].any()
+        }
 
     def _add(self, task: Task, rows: int, seconds: float, epochs: int) -> None:
         """A plain mean at first, then one that forgets: each epoch weighs a tenth of all before it."""

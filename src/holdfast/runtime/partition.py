@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from holdfast.elasticity import PARTS, tally
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, encode
@@ -91,6 +93,20 @@ def _range(routing: Routing, number: int) -> KeyRange:
 
 def _within(part: KeyRange, whole: KeyRange) -> bool:
     return whole.lo <= part.lo and part.hi <= whole.hi
+
+
+def tallied(declared: Pipeline, shape: Shape, task: Task, blocks: Iterable[Block]) -> list[int]:
+    """How many of the rows that came fell into each of some equal parts of a task's keys; nothing if it has no key."""
+    routing = routing_of(declared.topology, shape, task.operator)
+    keys = {given.source: given.key for given in declared.by_name[task.operator].inputs}
+    if task.number not in routing.owners or not all(keys.values()):
+        return []
+    tables = [(block.table(), keys[block.sender.operator]) for block in blocks if block.rows]
+    if not all(set(key) <= set(table.column_names) for table, key in tables):
+        return []
+    hashes = [hash_keys(table, key) for table, key in tables]
+    counts = tally(_range(routing, task.number), np.concatenate(hashes)) if hashes else np.zeros(PARTS, np.int64)
+    return [int(count) for count in counts]
 
 
 def recut(declared: Pipeline, blocks: Iterable[Block], then: Shape, now: Shape) -> list[Block]:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from holdfast.elasticity import Sample
 from holdfast.runtime.events import Instruction, Record, Report, Reshape, Run, ScaleWanted
 from holdfast.runtime.measurements import Measurements
 from holdfast.runtime.replay import Copy
@@ -77,7 +78,7 @@ class Rescaling:
             self.scaling.queue.popleft()
             self._told("scaling aborted", wanted, reason=why, again=False)
             return
-        shadow = self.scaling.begin(self.standing, self.shape)
+        shadow = self.scaling.begin(self.standing, self.shape, self.samples(wanted.operator))
         if shadow is None:
             tasks = self.topology.operator[wanted.operator].parallelism
             self._told("scaled", wanted, tasks=tasks, epoch=self.standing.head)
@@ -91,6 +92,10 @@ class Rescaling:
             epoch=self.standing.head,
             tries=shadow.tries,
         )
+
+    def samples(self, name: str) -> dict[int, Sample]:
+        """How the load of an operator's tasks lies over their keys, by what they reported."""
+        return self._measurements.samples(name, routing_of(self.declared, self.shape, name))
 
     def _whole(self) -> bool:
         return self.standing.all_up and not self.standing.cold and not self.standing.behind()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from holdfast.elasticity import Sample
 from holdfast.recovery import Node, place
 from holdfast.runtime.events import ScaleWanted, Work
 from holdfast.runtime.replay import Copy, replay
@@ -146,15 +147,18 @@ class Scaling:
         self.queue.append((wanted, 0))
         return replaced
 
-    def target(self, wanted: ScaleWanted, shape: Shape) -> Routing:
+    def target(self, wanted: ScaleWanted, shape: Shape, samples: Mapping[int, Sample]) -> Routing:
         before = routing_of(self.declared, shape, wanted.operator)
-        return wanted.routing or (before if wanted.to == len(before.owners) else resized(before, wanted.to))
+        return wanted.routing or (before if wanted.to == len(before.owners) else resized(before, wanted.to, samples))
 
-    def begin(self, standing: Standing, shape: Shape) -> Shadow | None:
-        """Make the shadow of the next request; None, when what it asks for is there already. Taken off the queue."""
+    def begin(self, standing: Standing, shape: Shape, samples: Mapping[int, Sample]) -> Shadow | None:
+        """Make the shadow of the next request; None, when what it asks for is there already. Taken off the queue.
+
+        ``samples``: how the load of the operator's tasks lies over their keys, as far as it was measured.
+        """
         wanted, tries = self.queue.popleft()
         before = routing_of(self.declared, shape, wanted.operator)
-        after = self.target(wanted, shape)
+        after = self.target(wanted, shape, samples)
         anew = {Task(wanted.operator, number) for number in changed(before, after)}
         if not anew:
             return None
@@ -214,6 +218,6 @@ def _spare(standing: Standing, leaving: Collection[Task]) -> list[Node]:
     load = {node.name: node.load for node in standing.loads(AMPLE)}
     for task in leaving:
         for home in (standing.homes.get(task), standing.replicas.get(task)):
-            if home is not None:
+            if home is not None and home.node in load:
                 load[home.node] -= standing.topology.operator[task.operator].costs[task.number]
     return [replace(node, load=max(load[node.name], 0.0)) for node in standing.loads(AMPLE)]

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.elasticity import evenly
+import numpy as np
+
+from holdfast.elasticity import Sample, evenly
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline, Step
 from holdfast.runtime.processing import WATERMARK, default_routing, state_schemas
@@ -101,9 +103,16 @@ def renumbered(before: Routing, ranges: Sequence[KeyRange]) -> Routing:
     return Routing(before.version + 1, tuple(ranges), numbers)
 
 
-def resized(before: Routing, to: int) -> Routing:
-    """As even as it can be with so many tasks while every cut is kept (more) or none is new (fewer)."""
-    return renumbered(before, evenly(before, to).ranges)
+def resized(before: Routing, to: int, samples: Mapping[int, Sample] | None = None) -> Routing:
+    """As even as it can be with so many tasks while every cut is kept (more) or none is new (fewer).
+
+    Even by width, or by load if there are ``samples`` of the load of every task.
+    """
+    if not samples or set(samples) != set(before.owners):
+        return renumbered(before, evenly(before, to).ranges)
+    hashes = np.concatenate([hashes for hashes, _ in samples.values()])
+    weights = np.concatenate([np.ones(len(h)) if w is None else w for h, w in samples.values()])
+    return renumbered(before, evenly(before, to, hashes, weights).ranges)
 
 
 def changed(before: Routing, after: Routing) -> tuple[int, ...]:

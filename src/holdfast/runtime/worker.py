@@ -21,7 +21,7 @@ from holdfast.runtime.blocks import Block, once, pack, unpack
 from holdfast.runtime.events import Report, Work
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.outputs import stage
-from holdfast.runtime.partition import recut, restored
+from holdfast.runtime.partition import recut, restored, tallied
 from holdfast.runtime.processing import (
     TaskFailed,
     empty_state,
@@ -36,6 +36,8 @@ from holdfast.state.entries import FileEntry
 from holdfast.state.names import folder_task, task_folder
 from holdfast.topology import Task
 
+TALLIED = 8
+"""In every such epoch tasks count how their rows lie over their keys."""
 VERSIONS = 3
 """So many versions of a task's state stay in a process's memory: the one at hand, the last, and one to go back to."""
 
@@ -170,13 +172,14 @@ class Worker:
         outputs: dict[int, str] = {}
         counters: dict[str, int] = {}
         rows_in = rows_out = 0
+        keys: list[int] = []
 
         def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
             seconds = time.process_time() - began
             size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
-                outputs, message,
+                outputs, message, keys,
             )  # fmt: skip
 
         try:
@@ -205,6 +208,8 @@ class Worker:
                     if work.keep:
                         self._keep(order, work, epoch, out)
                 rows_in += made.rows_in
+                if work.lane == "exact" and epoch % TALLIED == 0:
+                    keys = tallied(self.context.pipeline, order.shape, task, blocks)
                 for what, count in made.counters.items():
                     counters[what] = counters.get(what, 0) + count
                 reached = epoch

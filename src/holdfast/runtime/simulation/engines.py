@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, once
-from holdfast.runtime.partition import assembled, recut
+from holdfast.runtime.partition import assembled, recut, tallied
 from holdfast.runtime.processing import empty_state, outgoing, process, process_source, state_schemas
 from holdfast.runtime.shape import Shape, reshaped_pipeline, routing_of
 from holdfast.runtime.simulation.machine import Engine, Made
@@ -143,7 +143,8 @@ class Rows:
         )
         sent = tuple(outgoing(self.pipeline, task, made, epoch, self.shape.routings))
         output = made.output if made.output is not None and made.output.num_rows else None
-        return Made(made.state, sent, output, 0 if output is None else output.num_rows)
+        keys = tallied(self.declared, self.shape, task, blocks) if epoch % 2 == 0 else ()
+        return Made(made.state, sent, output, 0 if output is None else output.num_rows, keys)
 
     def _known(self, operator: str, blocks: Sequence[Block]) -> dict[str, pa.Schema]:
         """Schemas that the tasks of an operator have seen before: of inputs from which nothing came."""

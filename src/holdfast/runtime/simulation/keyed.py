@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.elasticity import tally
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.shape import Shape, parents, reshaped, routing_of
 from holdfast.runtime.simulation.machine import Made
@@ -91,7 +92,16 @@ class KeyedDigests:
             said = [((5 * key + 3) % KEYS if key % 2 else key, digest) for key, digest in said]
         output = tuple(said) or None
         kept = following if self.stateful(task) else {}
-        return Made(kept, tuple(self._sent(task, said, epoch, 0)), output, len(said))
+        keys = self._tallied(task, came) if epoch % 2 == 0 else ()
+        return Made(kept, tuple(self._sent(task, said, epoch, 0)), output, len(said), keys)
+
+    def _tallied(self, task: Task, came: Mapping[int, Sequence[str]]) -> list[int]:
+        """Tasks are cut where their rows lie, as those of real pipelines are."""
+        routing = routing_of(self.declared, self.shape, task.operator)
+        if task.number not in routing.owners:
+            return []
+        keys = np.repeat(np.array(list(came), np.int64), [len(rows) for rows in came.values()])
+        return [int(n) for n in tally(routing.ranges[routing.owners.index(task.number)], self._places[keys])]
 
     def _sent(self, task: Task, rows: Sequence[Row], epoch: int, piece: int) -> list[Block]:
         return [

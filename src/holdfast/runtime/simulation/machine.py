@@ -34,6 +34,8 @@ class Made:
     blocks: tuple[Block, ...]
     output: Any = None
     rows: int = 1
+    keys: Sequence[int] = ()
+    """Now and then: how the rows that came lie over the task's keys."""
 
 
 class Engine(Protocol):
@@ -133,6 +135,7 @@ class Machine:
         outputs: dict[int, Any] = {}
         sent: list[Block] = []
         rows = 0
+        keys: Sequence[int] = ()
         try:
             state = self._state(engine, store, work)
         except Missing as error:
@@ -160,9 +163,10 @@ class Machine:
                 if work.keep:
                     self.kept.setdefault(task, {})[epoch] = made.blocks
             rows += made.rows
+            keys = made.keys or keys
             reached = epoch
         named = {epoch: f"{work.lane} {epoch} {task}" for epoch in outputs}
-        report = Report(task, work.lane, work.node, "committed", reached, rows_out=rows, outputs=named)
+        report = Report(task, work.lane, work.node, "committed", reached, rows_out=rows, outputs=named, keys=keys)
         return sent, report, outputs
 
     def _state(self, engine: Engine, store: Restores, work: Work) -> Any:
