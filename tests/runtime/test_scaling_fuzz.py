@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtime import scaling
+from holdfast.runtime.draining import Draining
 from holdfast.runtime.events import Checkpoint
 from holdfast.runtime.scaling import Scaling, Shadow
 from holdfast.runtime.simulation.endings import Hopeless
@@ -51,7 +52,17 @@ def test_the_schedules_reach_every_part_of_scaling() -> None:
             if event["kind"] == "scaled":
                 seen["in" if event["tasks"] < before else "out"] += 1
                 before = event["tasks"]
-    wanted = ("scaling begun", "scaled", "scaling aborted", "in", "out", "restarted in a shape")
+            seen["tasks moved"] += event["kind"] == "moving" and "leaving" in event["why"]
+    wanted = (
+        "scaling begun",
+        "scaled",
+        "scaling aborted",
+        "in",
+        "out",
+        "restarted in a shape",
+        "nodes released",
+        "tasks moved",
+    )
     assert all(seen[what] >= 10 for what in wanted), seen
     assert seen["recovering in parallel"] >= 3, seen
 
@@ -108,7 +119,12 @@ def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "grown", unborn)
 
 
+def gives_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draining, "_empty", lambda self, node: True)
+
+
 MUTANTS = (
+    gives_back_at_once,
     does_not_recut,
     takes_the_state_of_its_number,
     forgets_what_was_published,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
 from holdfast.recovery import moves, place, recover, room
+from holdfast.runtime.draining import Draining
 from holdfast.runtime.events import (
     AnswerOverdue,
     CapacityLifted,
@@ -25,6 +26,7 @@ from holdfast.runtime.events import (
     Instruction,
     NodesJoined,
     NodesLost,
+    NodesUnneeded,
     Publish,
     ReplicasPlanned,
     Report,
@@ -51,7 +53,7 @@ PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
 
 
-class Coordinator(Rescaling):
+class Coordinator(Rescaling, Draining):
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
@@ -149,13 +151,17 @@ class Coordinator(Rescaling):
                 self._plan_replicas(event)
             case ScaleWanted():
                 self._scale_wanted(event)
+            case NodesUnneeded():
+                self._unneeded(event)
             case CapacityLifted():
                 self._lifted = self._plan_due = True
         if self._can_act():
             self.standing.raise_to_checkpoint(self._busy)
             self._recover()
             self._make_replicas()
+            self._empty_leaving(self._given_up)
             self._balance()
+            self._let_go()
             self._scale()
             self._run_epoch()
             self._run_replay()
@@ -220,6 +226,7 @@ class Coordinator(Rescaling):
             return
         for _, went in self._begun.values():
             went.update(gone)
+        self._stay("nodes were lost")
         lost, promoted = self.standing.lose(gone)
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
         self._measured = self._measurements.topology()
@@ -555,7 +562,7 @@ class Coordinator(Rescaling):
         if not self._balance_due or standing.moving or self._checkpointing is not None:
             return
         self._balance_due = False
-        busy = self.scaling.shadow is not None or self.scaling.queue or self.buffering
+        busy = self.scaling.shadow is not None or self.scaling.queue or self.buffering or standing.leaving
         if busy or not standing.all_up or standing.cold or standing.head - standing.checkpoint > HANDOVER:
             return
         homes = {task: home.node for task, home in standing.homes.items() if task not in standing.replicas}

@@ -61,6 +61,8 @@ class Standing:
     buffers: dict[Task, tuple[str, int, int]] = field(default_factory=dict)
     moving: set[Task] = field(default_factory=set)
     """Tasks with a replica that is to take over as soon as it has come to the head; the primary goes then."""
+    leaving: set[str] = field(default_factory=set)
+    """Nodes that are to be given back: nothing new is placed there."""
     tasks: tuple[Task, ...] = ()
     """Every task but the sources': those run wherever Spark reads them, so they cannot be lost."""
 
@@ -109,12 +111,14 @@ class Standing:
             stay(self.side),
             {task: held for task, held in stay(self.buffers).items() if task.operator not in recut},
             {task for task in self.moving if untouched(task)},
+            self.leaving,
         )
 
     def lose(self, gone: set[str]) -> tuple[list[Task], list[Task]]:
         """These nodes are no more; the tasks that were lost with them, and those whose replica takes over."""
         for name in gone:
             self.nodes.pop(name, None)
+        self.leaving -= gone
         self.side = {task: held for task, held in self.side.items() if held[0] not in gone}
         self.buffers = {task: held for task, held in self.buffers.items() if held[0] not in gone}
         self.replicas = {task: home for task, home in self.replicas.items() if home.node not in gone}
@@ -242,12 +246,12 @@ class Standing:
         return {task: (home.node, home.position) for task, home in self.homes.items()}
 
     def loads(self, capacity: float) -> list[Node]:
-        """The live nodes with what they carry."""
+        """The live nodes with what they carry, but for those that are leaving."""
         load = dict.fromkeys(self.nodes, 0.0)
         for homes in (self.homes, self.replicas):
             for task, home in homes.items():
                 load[home.node] += self.topology.operator[task.operator].costs[task.number]
-        return [Node(name, capacity, load[name], domain) for name, domain in self.nodes.items()]
+        return [Node(name, capacity, load[name], at) for name, at in self.nodes.items() if name not in self.leaving]
 
     def check(self, busy: Collection[tuple[Task, str]] = ()) -> Iterable[str]:
         """What is wrong with where things stand: nothing, ever. ``busy``: copies that a run is working on."""
@@ -269,6 +273,10 @@ class Standing:
                     yield f"the {what} of {task} is at {home.position}, before the checkpoint {self.checkpoint}"
         for task in self.moving - self.replicas.keys():
             yield f"{task} moves and has no replica"
+        if gone := sorted(self.leaving - set(self.nodes)):
+            yield f"{gone[0]} is to leave, but it is gone"
+        if self.nodes and not set(self.nodes) - self.leaving:
+            yield "every node is to leave"
         for task in self.forks:
             if task not in self.homes:
                 yield f"{task} is down and has a fork"

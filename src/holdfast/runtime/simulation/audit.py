@@ -18,6 +18,7 @@ from holdfast.runtime.events import (
     Instruction,
     Publish,
     Record,
+    Release,
     Run,
 )
 from holdfast.runtime.simulation.engines import Output, same
@@ -82,6 +83,8 @@ class Auditor:
                     self._tentative(instruction)
                 case EpochDone(epoch):
                     self._answered(epoch)
+                case Release(nodes):
+                    self._released(nodes)
                 case _:
                     pass
         if isinstance(event, CheckpointDurable):
@@ -113,6 +116,19 @@ class Auditor:
         for task, (node, _, _) in run.buffers.items():
             if node not in standing.nodes:
                 raise Breach(f"run {run.number}: the buffer of {task} is on {node}, which is gone")
+
+    def _released(self, nodes: tuple[str, ...]) -> None:
+        """Who is given back takes nothing along."""
+        simulation = self.simulation
+        assert simulation is not None
+        standing = simulation.coordinator.standing
+        if standing.down:
+            raise Breach(f"{', '.join(nodes)} was given back with {standing.down[0]} on it")
+        if not standing.nodes:
+            raise Breach("the last node was given back")
+        for run in simulation.coordinator.runs.values():
+            if hit := [work for work in run.works if work.node in nodes]:
+                raise Breach(f"{hit[0].node} was given back while {hit[0].task} ran on it")
 
     def _final(self, wanted: Publish) -> None:
         """No final output is repeated or contradicted, and none of it comes from a fork."""

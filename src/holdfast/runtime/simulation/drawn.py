@@ -75,7 +75,15 @@ def with_scalings(scenario: Scenario, able: Sequence[str]) -> Scenario:
         faults=(*faults, scenario.faults[-1]),
         scalable=frozenset(able),
         replace=back,
+        drains=_drains(draw, scenario.names, span),
     )
+
+
+def _drains(draw: Random, names: Sequence[str], span: float) -> tuple[tuple[float, tuple[str, ...]], ...]:
+    """In some scenarios nodes are given back at random moments."""
+    count = draw.choice((0, 0, 1, 2, 3)) if len(names) > 1 else 0
+    moments = sorted(round(draw.uniform(0, span), 3) for _ in range(count))
+    return tuple((at, tuple(sorted(draw.sample(list(names), draw.randint(1, len(names) - 1))))) for at in moments)
 
 
 def drawn_topology(draw: Random) -> Topology:
@@ -211,6 +219,8 @@ def simpler(scenario: Scenario) -> list[Scenario]:
             found.append(replace(scenario, faults=(*scenario.faults[:number], fewer, *scenario.faults[number + 1 :])))
     for number in range(len(scenario.scalings)):
         found.append(replace(scenario, scalings=scenario.scalings[:number] + scenario.scalings[number + 1 :]))
+    for number in range(len(scenario.drains)):
+        found.append(replace(scenario, drains=scenario.drains[:number] + scenario.drains[number + 1 :]))
     if scenario.replans:
         found.append(replace(scenario, replans=scenario.replans[1:]))
     if scenario.domains:

@@ -61,6 +61,8 @@ class Scenario:
     """When the planner chooses other tasks to replicate, and which."""
     scalings: tuple[tuple[float, str, int], ...] = ()
     """When somebody asks for another number of tasks of an operator, and how many."""
+    drains: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    """When somebody can do without which nodes."""
     scalable: frozenset[str] | None = None
     """Operators that can be scaled; None: all that their streams allow."""
     elastic: Policy | None = None
@@ -99,6 +101,7 @@ class Scenario:
             f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
             f"parallel recovery: {settings.parallel_recovery}, rebalance: {settings.rebalance}, "
             f"standby: {settings.standby}",
+            f"drains: {[(at, list(nodes)) for at, nodes in self.drains] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",
         ]

@@ -26,8 +26,10 @@ from holdfast.runtime.events import (
     Instruction,
     NodesJoined,
     NodesLost,
+    NodesUnneeded,
     Publish,
     Record,
+    Release,
     ReplicasPlanned,
     Reshape,
     Run,
@@ -101,6 +103,8 @@ class Simulation:
             self.clock.after(moment, partial(self._replan, tasks))
         for moment, operator, to in self.scenario.scalings:
             self.clock.after(moment, partial(self.scale, operator, to))
+        for moment, nodes in self.scenario.drains:
+            self.clock.after(moment, partial(self.drain, nodes))
         if self.elastic is not None:
             self.clock.after(self.elastic.policy.every, self._scale_by_load)
         self.boot(self.scenario.names)
@@ -122,11 +126,16 @@ class Simulation:
         if not self._restarting:
             self.tell(ScaleWanted(operator, to, why=why))
 
+    def drain(self, nodes: tuple[str, ...], why: str = "asked for") -> None:
+        """The job can do without these nodes."""
+        if not self._restarting:
+            self.tell(NodesUnneeded(nodes, why))
+
     def _scale_by_load(self) -> None:
         if self.elastic is None or self.finished:
             return
         self.clock.after(self.elastic.policy.every, self._scale_by_load)
-        wanted, hopeless = self.elastic.decide(self.clock.now)
+        wanted, hopeless = self.elastic.decide(self.clock.now, self.coordinator.samples)
         for each in hopeless:
             self.note("cannot scale", {"task": str(each.task), "why": each.why})
         for request in wanted if not self._restarting else ():
@@ -173,6 +182,14 @@ class Simulation:
             self._lose(name)
         if self.scenario.replace is not None:
             self.clock.after(self.scenario.replace, lambda: self.boot(names))
+
+    def _release(self, names: tuple[str, ...]) -> None:
+        """These are given back, with all that was left on them."""
+        for name in names:
+            machine = self.machines[name]
+            machine.alive = False
+            machine.versions.clear()
+            machine.kept.clear()
 
     def stall(self, names: tuple[str, ...], seconds: float) -> None:
         """These nodes answer nobody for a while, then are back with all they had; short stalls go unnoticed."""
@@ -310,6 +327,8 @@ class Simulation:
                 self.store.trim(epoch)
             case EpochDone(epoch):
                 self._epoch_done(epoch)
+            case Release(nodes):
+                self._release(nodes)
             case Halt(message):
                 raise Unfinished(f"the job halted: {message}")
 

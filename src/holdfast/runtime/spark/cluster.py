@@ -51,6 +51,10 @@ class Cluster(Protocol):
         """Ask for so many more nodes; False if nobody can give any. They join when they come."""
         ...
 
+    def release(self, nodes: Iterable[str]) -> None:
+        """Give these back: nobody comes in their place, and nobody hears that they were lost."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -67,6 +71,7 @@ class LogicalNodes:
         self._lives = dict.fromkeys(self._names, 0)
         self._alive: set[str] = set()
         self._known: set[str] = set()
+        self._given_back: list[str] = []
         self._alive.update(self._names)
 
     def look(self) -> tuple[list[str], list[str]]:
@@ -100,11 +105,22 @@ class LogicalNodes:
 
     def grow(self, count: int) -> bool:
         for _ in range(count):
+            if self._given_back:
+                self.join(self._given_back.pop(0))
+                continue
             name = f"node-{len(self._names)}"
             self._names.append(name)
             self._lives[name] = 0
             self._alive.add(name)
         return True
+
+    def release(self, nodes: Iterable[str]) -> None:
+        gone = list(nodes)
+        self._alive = self._alive.difference(gone)
+        self._known -= set(gone)
+        self._given_back += gone
+        for node in gone:
+            shutil.rmtree(self.folder(node), ignore_errors=True)
 
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
@@ -112,6 +128,7 @@ class LogicalNodes:
         if node not in self._alive:
             self._lives[node] += 1
             self._died.pop(node, None)
+            self._given_back = [each for each in self._given_back if each != node]
             self._alive.add(node)
 
     def close(self) -> None:
@@ -134,6 +151,7 @@ class Executors:
         self._known: dict[str, str] = {}
         self._warming: dict[str, float] = {}
         self._ready: set[str] = set()
+        self._released: set[str] = set()
 
     def look(self) -> tuple[list[str], list[str]]:
         alive = self._alive()
@@ -164,9 +182,9 @@ class Executors:
         self._ready.add(executor)
 
     def _alive(self) -> list[str]:
-        """Identifiers of live executors, in the order of their numbers."""
+        """Identifiers of live executors that were not given back, in the order of their numbers."""
         ids = self._jsc.schedulerBackend().getExecutorIds()
-        found = [str(ids.apply(i)) for i in range(ids.size())]
+        found = {str(ids.apply(i)) for i in range(ids.size())} - self._released
         return sorted(found, key=lambda name: (len(name), name))
 
     def places(self) -> Mapping[str, str]:
@@ -199,11 +217,28 @@ class Executors:
         return executor_process(self._context.applicationId or "", self.executor(node))
 
     def grow(self, count: int) -> bool:
-        """Standalone (local-cluster too), YARN and Kubernetes can be asked; other masters say no."""
+        """Standalone, YARN and Kubernetes can be asked; a local cluster has given all it has at the start."""
+        if str(self._context.master).startswith("local-cluster["):
+            return False
         try:
-            return bool(self._jsc.requestExecutors(count))
+            # Spark does not count what it gave unasked, so "so many more" could mean fewer than there are.
+            return bool(self._jsc.requestTotalExecutors(len(self._alive()) + count, 0, self._no_hosts))
         except Exception:  # py4j wraps whatever the master throws
             return False
+
+    @property
+    def _no_hosts(self) -> Any:
+        jvm: Any = self._context._jvm
+        return getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
+
+    def release(self, nodes: Iterable[str]) -> None:
+        """Spark is told to want fewer, so nobody comes in their place."""
+        jvm: Any = self._context._jvm
+        gone = [self._known.pop(node) for node in nodes]
+        self._released.update(gone)
+        ids = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(gone))
+        self._jsc.requestTotalExecutors(len(self._alive()), 0, self._no_hosts)
+        self._jsc.schedulerBackend().killExecutors(ids, False, False, True)
 
     def kill(self, nodes: Iterable[str]) -> None:
         processes = {node: self.process(node) for node in nodes}

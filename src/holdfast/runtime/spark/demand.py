@@ -14,12 +14,14 @@ from holdfast.elasticity import Policy, Pool, PoolPolicy
 from holdfast.errors import Invalid
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.elastic import Elastic, growth
-from holdfast.runtime.events import Report
+from holdfast.runtime.events import NodesUnneeded, Report
 from holdfast.runtime.requests import asked
 
 if TYPE_CHECKING:
     from holdfast.runtime.spark.shell import Shell
 
+LATE = 300.0
+"""Nodes that have not come after so many seconds are not waited for any longer."""
 Elasticity = Policy | Mapping[str, Any] | bool
 """A policy, what departs from the usual one, or whether to have the usual one at all."""
 
@@ -35,6 +37,9 @@ class Demand:
         self._elastic = elastic
         self._pool = pool
         self._max_nodes = max_nodes
+        self._least = shell.coordinator.settings.nodes
+        self._spare_since = 0
+        """So many rounds in a row there were more nodes than needed."""
         if requests is not None:
             for each in asked(requests):
                 left = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
@@ -48,18 +53,39 @@ class Demand:
             else:
                 self._shell.scale(each.operator, each.to, each.name)
         now = time.monotonic()
+        if late := self._pool.overdue(now, LATE):
+            self._pool.refused(late)
+            self._shell.note("nodes wanted", {"count": late, "given": False, "most": self._max_nodes})
         if self._elastic is not None and self._elastic.due(now):
             self._by_load(self._elastic, now)
 
     def _by_load(self, elastic: Elastic, now: float) -> None:
         shell = self._shell
         with shell.lock:
-            wanted, hopeless = elastic.decide(now)
+            wanted, hopeless = elastic.decide(now, shell.coordinator.samples)
             for each in hopeless:
                 shell.note("cannot scale", {"task": str(each.task), "why": each.why})
             self.provide_nodes(growth(wanted, shell.coordinator.shape, shell.coordinator.declared))
             for request in wanted:
                 shell.tell(request)
+            self._give_back(elastic, now)
+
+    def _give_back(self, elastic: Elastic, now: float) -> None:
+        """Nodes that nobody needed for a while go, those with the least on them; as many as at the start stay."""
+        coordinator = self._shell.coordinator
+        standing, policy = coordinator.standing, elastic.policy
+        changing = coordinator.scaling.shadow is not None or coordinator.scaling.queue or self._pool.coming
+        needed = max(self._least, policy.nodes(elastic.tasks)) + self._pool.target(now)
+        spare = len(standing.nodes) - needed
+        calm = not changing and not self._pool.waiting and not standing.leaving and standing.all_up
+        self._spare_since = self._spare_since + 1 if spare > 0 and calm else 0
+        if self._spare_since < policy.low_reports:
+            return
+        self._spare_since = 0
+        idle = set(self._pool.idle)
+        loads = sorted(standing.loads(1.0), key=lambda node: (node.name in idle, node.load, -_number(node.name)))
+        why = f"{len(standing.nodes)} nodes, {needed} were enough in {policy.low_reports} reports"
+        self._shell.tell(NodesUnneeded(tuple(node.name for node in loads[:spare]), why))
 
     def provide_nodes(self, needed: int = 0) -> None:
         """So many are needed now: those that stand by are there, others are asked for, as far as the job may grow."""
@@ -88,6 +114,12 @@ class Demand:
         self._pool.lost(lost)
         if self._pool.coming:
             self._pool.arrived(time.monotonic(), joined)
+
+
+def _number(node: str) -> int:
+    """Younger nodes have higher numbers."""
+    digits = node.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
 
 
 def elastic_by(policy: Elasticity, coordinator: Coordinator, nodes: int, max_nodes: int) -> Elastic:

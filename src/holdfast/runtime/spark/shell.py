@@ -38,6 +38,7 @@ from holdfast.runtime.events import (
     NodesLost,
     Publish,
     Record,
+    Release,
     Reshape,
     Run,
     RunBroken,
@@ -232,6 +233,8 @@ class Shell:
                 self.writer.trim(epoch)
                 oldest = min(epoch, self._oldest())
                 self._journalled = {e: held for e, held in self._journalled.items() if e > oldest}
+            case Release(nodes):
+                self.cluster.release(nodes)
             case Halt(message):
                 self.fail(RunFailed(message))
 
