@@ -37,23 +37,21 @@ def counts() -> Pipeline:
 
 
 class Trial:
-    """Scale to 4 tasks, and kill a node that has new ones when their second replay begins; when they have taken over
-    and are in a checkpoint, scale to 3, and kill a node that has old ones alone when the replay begins.
+    """Scale to 4 tasks, and kill a node that has new ones when their replay begins; when they have taken over and are
+    in a checkpoint, scale to 3, and kill a node that has old ones alone when the replay begins.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.over = threading.Event()
-        self.replays = 0
         self.killed: list[str] = []
 
     def hear(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
-        if kind == "answered" and event["epoch"] == 10:
-            self.ask(4)  # eleven epochs to replay, in two runs
+        if kind == "answered" and event["epoch"] == 5:
+            self.ask(4)
         elif kind == "replay" and event.get("scaling"):
-            self.replays += 1
-            if not self.killed and self.replays == 2:
+            if not self.killed:
                 self.kill(with_new=True)
             elif len(self.killed) == 1 and self.job.status["tasks"]["counts"] == 4:
                 self.kill(with_new=False)
@@ -79,7 +77,7 @@ def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
     spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
-    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=1000)
+    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=4, rebalance=False)
     trial = Trial(job)
     job.add_listener(trial.hear)
     if not trial.over.wait(150):
