@@ -1,6 +1,6 @@
 """What scaling a running job costs, and what recovery into two tasks gains over recovery into one.
 
-    .venv/bin/python benchmarks/scaling.py                       # all three, 2 cores
+    .venv/bin/python benchmarks/scaling.py                       # all four, 2 cores
     .venv/bin/python benchmarks/scaling.py --only recovery --repeat 1
 
 ``scaling``: a keyed count over ``--keys`` keys goes from 2 to 4 tasks and back. The longest time between two answers
@@ -16,6 +16,9 @@ on its own rows, as a long replay does that parallel recovery is for.
 ``reading``: where the time of a change goes, without Spark: to cut a task's state of ``--keys`` keys out of a
 checkpoint of 2 tasks for 4 (a slice, since the table is sorted by the hash that routes), against reading it whole, and
 against the plain way: read all, hash every row, filter.
+
+``cutting``: a task over keys whose load is Zipf is split in two, by equal intervals of the ring or by what it counted
+of its keys in one epoch, without Spark: the share of the load that the fuller part gets, and what counting costs.
 
 Learned: a part costs what reading its parents' files costs, since a chain of files is read whole; the cut itself is a
 slice and costs nothing. Only where a table's key is more than the stream's key are rows hashed and filtered.
@@ -38,6 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import operators as op
+from holdfast.elasticity import ScaleOut, rerouted, sample_of, tally
 from holdfast.operators import Pipeline
 from holdfast.runtime.history import read_history
 from holdfast.runtime.outputs import read_output
@@ -220,6 +224,35 @@ def reading(keys: int) -> None:
             print(f"{what:44}{measured(action) * 1000:12.1f} ms")
 
 
+def cutting(rows: int) -> None:
+    print(f"\na task over 100,000 keys of Zipf load is split in two; {rows:,} rows an epoch; 100 draws")
+    print(
+        f"{'skew':>6}{'hottest key':>14}{'fuller part, by keys':>24}{'by load':>12}{'most, by keys':>16}{'by load':>12}"
+    )
+    whole = Routing.even(1)
+    out = [ScaleOut(Task("counts", 0), 2, "")]
+    for skew in (0.0, 0.5, 0.8, 1.0, 1.2):
+        found: dict[str, list[float]] = {"keys": [], "load": []}
+        loads = 1.0 / np.arange(1, 100_001) ** skew
+        loads /= loads.sum()
+        for seed in range(100):
+            draw = np.random.default_rng(seed)
+            places = hash_keys(pa.table({"key": draw.integers(0, 2**60, len(loads))}), ("key",))
+            came = draw.choice(places, rows, p=loads)
+            sample = {0: sample_of(whole.ranges[0], tally(whole.ranges[0], came))}
+            for what, after in (("keys", rerouted(whole, out)), ("load", rerouted(whole, out, sample))):
+                found[what].append(max(float(loads[each.contains(places)].sum()) for each in after.ranges))
+        by_keys, by_load = found["keys"], found["load"]
+        print(
+            f"{skew:6.1f}{loads[0]:13.1%} {np.mean(by_keys):23.1%} {np.mean(by_load):11.1%} {max(by_keys):15.1%} "
+            f"{max(by_load):11.1%}"
+        )
+    table = pa.table({"key": np.random.default_rng(1).integers(0, 2**60, rows)})
+    print(
+        f"to count {rows:,} rows: {measured(lambda: tally(whole.ranges[0], hash_keys(table, ('key',)))) * 1000:.2f} ms"
+    )
+
+
 def measured(action: Callable[[], object]) -> float:
     times = []
     for _ in range(5):
@@ -231,7 +264,7 @@ def measured(action: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What scaling costs and parallel recovery gains.")
-    parser.add_argument("--only", choices=("scaling", "recovery", "reading"))
+    parser.add_argument("--only", choices=("scaling", "recovery", "reading", "cutting"))
     parser.add_argument("--keys", type=int, default=2_000_000)
     parser.add_argument("--rows", type=int, default=50_000, help="rows an epoch of scaling")
     parser.add_argument("--epochs", type=int, default=40, help="epochs to replay of recovery")
@@ -240,7 +273,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.only in (None, "reading"):
         reading(given.keys)
-    if given.only == "reading":
+    if given.only in (None, "cutting"):
+        cutting(given.rows)
+    if given.only in ("reading", "cutting"):
         return
     from holdfast.runtime.spark import spark_session
 

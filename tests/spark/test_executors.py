@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyspark
 import pytest
-from commands import expected_counts, final_counts, running, summary_of
+from commands import DEADLINE, expected_counts, final_counts, running
+from on_executors import KEYS, ROWS
 
 from holdfast.runtime.history import read_history
+from holdfast.runtime.outputs import read_output
+from holdfast.runtime.requests import answers, ask
 from holdfast.workloads import Options
 
 pytestmark = pytest.mark.spark
@@ -24,16 +31,60 @@ OPTIONS = Options(epochs=10, rate=300, seed=9)
 COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}".split()
 
 
-def test_half_of_the_executors_die_and_the_answer_is_exact(tmp_path: Path) -> None:
-    summary = summary_of(
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """Two jobs, one after the other, on one Spark with four executors: the folder of both, the summary of the second.
+
+    The first is scaled while executors are killed; of the second two executors die at once.
+    """
+    folder = tmp_path_factory.mktemp("four")
+    program = [sys.executable, str(Path(__file__).with_name("on_executors.py")), str(folder / "scaled")]
+    second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
         "--checkpoint-every", "3", "--replicas", "count/0", "--fault", "kill node-1,node-2 at epoch 4",
-        "--out", str(tmp_path),
-    )  # fmt: skip
-    assert final_counts(tmp_path) == expected_counts(OPTIONS)
-    assert summary["failures"] == 1 and sorted(summary["nodes_lost"]) == ["node-1", "node-2"]  # type: ignore[call-overload]
-    lost = next(event for event in read_history(tmp_path) if event["kind"] == "nodes lost")
+        "--out", str(folder / "halved"), "--format", "json", "--quiet",
+    ]  # fmt: skip
+    with running(*second, program=program) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, err[-3000:]
+    return folder, json.loads(out)
+
+
+def test_half_of_the_executors_die_and_the_answer_is_exact(four: tuple[Path, dict[str, object]]) -> None:
+    folder, summary = four[0] / "halved", four[1]
+    assert final_counts(folder) == expected_counts(OPTIONS)
+    assert sorted(summary["nodes_lost"]) == ["node-1", "node-2"]  # type: ignore[call-overload]
+    lost = next(event for event in read_history(folder) if event["kind"] == "nodes lost")
     assert lost["epoch"] in (4, 5)
+
+
+def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(
+    four: tuple[Path, dict[str, object]],
+) -> None:
+    folder = four[0] / "scaled"
+    events = read_history(folder)
+    told = [e for e in events if e["kind"] in ("nodes lost", "scaling begun", "scaling aborted", "scaled")]
+    assert [(e["kind"], e.get("tasks")) for e in told if e["kind"] == "scaled"] == [("scaled", 4), ("scaled", 3)]
+    first, second = (e for e in told if e["kind"] == "nodes lost")
+    aborted = [e for e in told if e["kind"] == "scaling aborted"]
+    assert aborted[0]["reason"] == f"{first['nodes'][0]} was lost with new tasks on it" and aborted[0]["again"]
+    assert aborted[1]["reason"].startswith(f"{second['nodes'][0]} was lost, and") and aborted[1]["again"]
+    assert not first["down"] and second["down"]
+    table = read_output(folder, "final")
+    rows = sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
+    done = [e["epoch"] for e in events if e["kind"] == "answered"]
+    assert rows == counted(max(done) + 1)
+
+
+def counted(epochs: int) -> list[tuple[int, int, int]]:
+    """(epoch, key, count) of what on_executors.py runs, by a plain loop."""
+    counts: Counter[int] = Counter()
+    answers = []
+    for epoch in range(epochs):
+        keys = [value & (KEYS - 1) for value in range(epoch * ROWS, (epoch + 1) * ROWS)]
+        counts.update(keys)
+        answers += [(epoch, key, counts[key]) for key in sorted(set(keys))]
+    return answers
 
 
 @pytest.fixture
@@ -66,15 +117,36 @@ def standalone(tmp_path: Path) -> Iterator[str]:
     log.close()
 
 
-def test_a_standalone_cluster(standalone: str, tmp_path: Path) -> None:
+def test_a_job_grows_onto_a_standalone_cluster(standalone: str, tmp_path: Path) -> None:
+    """One executor at first, though two could be had; the second is asked for, comes, and takes a task."""
     folder = tmp_path / "run"
-    summary_of(
-        "run", "word-count", *COMMON, "--master", standalone, "--nodes", "2", "--parallelism", "2",
-        "--out", str(folder),
-    )  # fmt: skip
-    assert final_counts(folder) == expected_counts(OPTIONS)
-    joined = [event["nodes"] for event in read_history(folder) if event["kind"] == "nodes joined"]
-    assert joined[0] == ["node-0", "node-1"]
+    arguments = f"--epochs 100000 --rate {OPTIONS.rate} --seed {OPTIONS.seed} --nodes 1 --max-nodes 2 --pool 1".split()
+    with running(
+        "run", "word-count", *arguments, "--master", standalone, "--parallelism", "1", "--out", str(folder), "--quiet"
+    ) as process:
+        _until(process, lambda: ["node-1"] in joined(folder))
+        request = ask(folder, "count", 2)
+        _until(process, lambda: any(each["kind"] == "scaled" for each in answers(folder, request.name)))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 0, process.communicate()[1][-3000:]
+    assert joined(folder)[0] == ["node-0"]
+    scaled = next(each for each in answers(folder, request.name) if each["kind"] == "scaled")
+    assert "node-1" in scaled["new"].values()
+    epochs = 1 + max(event["epoch"] for event in read_history(folder) if event["kind"] == "answered")
+    assert final_counts(folder) == expected_counts(replace(OPTIONS, epochs=epochs))
+
+
+def joined(folder: Path) -> list[list[str]]:
+    there = (folder / "history.jsonl").exists()
+    return [event["nodes"] for event in read_history(folder) if event["kind"] == "nodes joined"] if there else []
+
+
+def _until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE
+    while not condition():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.1)
 
 
 def test_a_master_that_is_none_is_told_in_one_line() -> None:

@@ -182,3 +182,25 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
     told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
     assert len(told) == 1 and "counts/1" in told[0]["tasks"]
     assert rows(tmp_path) == running_counts(18)
+
+
+def test_a_job_that_has_less_to_do_merges_tasks_and_gives_nodes_back(spark: Any, tmp_path: Path) -> None:
+    policy = {"every": 0.3, "settle": 0.1, "threshold": 1.0, "low_reports": 2, "min_parallelism": 2}
+    job = start(numbers(spark), counts_only(), store=tmp_path, nodes=2, max_nodes=3, checkpoint_every=5, elastic=policy)
+    back = threading.Event()
+    job.add_listener(lambda event: back.set() if event["kind"] == "nodes released" else None)
+    try:
+        job.shell.cluster.grow(1)
+        job.scale("counts", 4)
+        assert back.wait(60), kinds(tmp_path)
+        assert job.status["nodes"] == ["node-0", "node-1"]
+        head = job.status["epoch"]
+        while job.status["epoch"] < head + 3 and job.isActive:
+            time.sleep(0.02)
+    finally:
+        job.stop()
+    assert rows(tmp_path) == running_counts(job.status["epoch"] + 1)
+    told = read_history(tmp_path)
+    assert next(event["tasks"] for event in told if event["kind"] == "scaled") == 4
+    released = next(event for event in told if event["kind"] == "nodes released")
+    assert released["nodes"] == ["node-2"] and "nodes lost" not in kinds(tmp_path)

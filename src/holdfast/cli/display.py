@@ -101,6 +101,8 @@ class Display:
                 self._tell(event, str(event["why"]))
             case "nodes wanted" if not event["given"]:
                 self._tell(event, f"{event['count']} more nodes are wanted, but this Spark master gives none")
+            case "nodes released":
+                self._tell(event, f"given back: {', '.join(event['nodes'])}, {event['alive']} are left")
             case "fault":
                 self._tell(event, f"fault: {event['fault']}")
         if self._live is not None:

@@ -166,7 +166,8 @@ def run(
             _say(f"metrics: {server.url}metrics", log)
         if not quiet:
             _say(f"starting Spark ({master})", log)
-        session = stack.enter_context(spark_on(master, {"spark.driver.memory": memory}))
+        given = {"spark.driver.memory": memory, **_growing(master, nodes, max_nodes, pool)}
+        session = stack.enter_context(spark_on(master, given))
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
@@ -175,6 +176,13 @@ def run(
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
+
+
+def _growing(master: str, nodes: int | None, max_nodes: int | None, pool: int) -> dict[str, str]:
+    """Settings with which Spark gives executors as they are asked for, if more may be."""
+    from holdfast.runtime.spark.session import growing
+
+    return growing(master, nodes or 1, max_nodes or (nodes or 1) + pool)
 
 
 def _policy(

@@ -106,6 +106,10 @@ class Pool:
         for _ in range(min(n, len(self._ordered))):
             self._ordered.popleft()
 
+    def overdue(self, now: float, seconds: float) -> int:
+        """How many were ordered longer ago than this and have not come."""
+        return sum(1 for at in self._ordered if now - at > seconds)
+
     def target(self, now: float) -> int:
         """How many should stand by now."""
         while self._requests and self._requests[0][0] < now - self.policy.memory:

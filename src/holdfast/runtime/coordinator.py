@@ -93,6 +93,7 @@ class Coordinator(Outcomes):
         self._checkpointing_since = -1
         self._checkpointing_shape = self.shape
         self._checkpoint_wanted = False
+        self._checkpointed_for: ScaleWanted | None = None
         self._answer_first = False
         self._answer_due = False
         self._lifted = False

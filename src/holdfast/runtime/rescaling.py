@@ -44,6 +44,7 @@ class Rescaling:
     _replaying: int | None
     _checkpointing: int | None
     _checkpoint_wanted: bool
+    _checkpointed_for: ScaleWanted | None
     _overtaken: int
     _next_run: int
     _begun: dict[int, tuple[int, set[str]]]
@@ -61,7 +62,7 @@ class Rescaling:
     def _scale(self) -> None:
         """Begin what was asked for once everything is up, and let what has come to the head take over."""
         standing, scaling = self.standing, self.scaling
-        while scaling.shadow is None and scaling.queue and self._whole():
+        while scaling.shadow is None and scaling.queue and self._whole() and not self._checkpoint_first():
             self._begin_scaling()
         if scaling.shadow is None:
             return
@@ -70,6 +71,22 @@ class Rescaling:
         if idle and self._whole() and scaling.shadow.at(standing.head):
             self._switch()
             self._scale()
+
+    def _checkpoint_first(self) -> bool:
+        """Whether to wait for a checkpoint: what is in it need not be replayed, beside epochs that want the same cores.
+
+        Once for each request, since epochs that are quick may have gone far again when it is there.
+        """
+        standing, request = self.standing, self.scaling.queue[0][0]
+        if self._checkpointing is not None:
+            return True
+        if self._checkpointed_for == request:
+            return self._checkpoint_wanted and standing.head > standing.checkpoint
+        if standing.head - standing.checkpoint <= HANDOVER:
+            return False
+        self._checkpointed_for = request
+        self._checkpoint_wanted = True
+        return True
 
     def _begin_scaling(self) -> None:
         wanted = self.scaling.queue[0][0]
@@ -103,6 +120,7 @@ class Rescaling:
     def _switch(self) -> None:
         """The shadow is at the head, as all others are, and nothing runs: from the next epoch on it is in force."""
         shadow = self.scaling.finish(self.standing.head)
+        self._checkpointed_for = None
         self._reshape(shadow.shape, {shadow.operator})
         for task, home in shadow.homes.items():
             stateful = self.topology.operator[task.operator].stateful

@@ -20,6 +20,8 @@ from holdfast.runtime.requests import asked
 if TYPE_CHECKING:
     from holdfast.runtime.spark.shell import Shell
 
+LATE = 300.0
+"""Nodes that have not come after so many seconds are not waited for any longer."""
 Elasticity = Policy | Mapping[str, Any] | bool
 """A policy, what departs from the usual one, or whether to have the usual one at all."""
 
@@ -51,6 +53,9 @@ class Demand:
             else:
                 self._shell.scale(each.operator, each.to, each.name)
         now = time.monotonic()
+        if late := self._pool.overdue(now, LATE):
+            self._pool.refused(late)
+            self._shell.note("nodes wanted", {"count": late, "given": False, "most": self._max_nodes})
         if self._elastic is not None and self._elastic.due(now):
             self._by_load(self._elastic, now)
 

@@ -49,6 +49,8 @@ The driver remembers the last thousand queries with their plans as text, page or
 plan of a megabyte (a query with a large literal) fills the heap within minutes. So few are kept, and their texts short.
 """
 
+NEVER = "100000000s"
+
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
 
@@ -77,6 +79,31 @@ def spark_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     return session
+
+
+def growing(master: str, nodes: int, most: int) -> dict[str, str]:
+    """Settings with which a cluster gives a job so many executors at first, and up to ``most`` when it is asked.
+
+    A standalone master gives all it has at once, unless dynamic allocation is on. So it is, but for deciding anything:
+    no backlog and no idle executor ever makes it act, and only what Holdfast asks for changes the number.
+    """
+    if most <= nodes or is_local(master) or _CLUSTER.fullmatch(master):
+        return {}
+    if not master.startswith("spark://"):
+        return {"spark.executor.instances": str(nodes)}
+    of = "spark.dynamicAllocation."
+    return {
+        f"{of}enabled": "true",
+        f"{of}shuffleTracking.enabled": "true",
+        f"{of}minExecutors": str(nodes),
+        f"{of}initialExecutors": str(nodes),
+        f"{of}maxExecutors": str(most),
+        f"{of}schedulerBacklogTimeout": NEVER,
+        f"{of}sustainedSchedulerBacklogTimeout": NEVER,
+        f"{of}executorIdleTimeout": NEVER,
+        f"{of}cachedExecutorIdleTimeout": NEVER,
+        f"{of}shuffleTracking.timeout": NEVER,
+    }
 
 
 def check_master(master: str) -> None:

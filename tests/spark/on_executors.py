@@ -1,0 +1,96 @@
+"""A program, since a process has one Spark: a job on four executors is scaled, and some of them are killed meanwhile.
+
+    python on_executors.py FOLDER [WORDS...]   # WORDS: a command of holdfast to be run on the same Spark afterwards
+
+What happens is decided by what the history says, never by time. The listener runs under the lock of the job, so whoever
+it kills is dead before anything else can be decided.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import operators as op
+from holdfast.operators import Pipeline
+from holdfast.runtime.spark import Job, spark_session, start
+
+MASTER = "local-cluster[4,1,900]"
+KEYS, ROWS = 64, 400
+
+
+def keyed(batch: pa.Table) -> pa.Table:
+    return pa.table({"key": pc.cast(pc.bit_wise_and(batch["value"], KEYS - 1), pa.int64())})
+
+
+def counts() -> Pipeline:
+    count = op.aggregate({"key": pa.int64()}, count=op.count())
+    return Pipeline(
+        op.source("rows", keyed, parallelism=2),
+        op.step("counts", count, op.stream("rows", key="key"), parallelism=2),
+    )
+
+
+class Trial:
+    """Scale to 4 tasks, and kill a node that has new ones when their replay begins; when they have taken over and are
+    in a checkpoint, scale to 3, and kill a node that has old ones alone when the replay begins.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.over = threading.Event()
+        self.killed: list[str] = []
+
+    def hear(self, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "answered" and event["epoch"] == 5:
+            self.ask(4)
+        elif kind == "replay" and event.get("scaling"):
+            if not self.killed:
+                self.kill(with_new=True)
+            elif len(self.killed) == 1 and self.job.status["tasks"]["counts"] == 4:
+                self.kill(with_new=False)
+        elif kind == "checkpoint" and len(self.killed) == 1 and self.job.status["tasks"]["counts"] == 4:
+            self.ask(3)
+        elif kind == "scaled" and event["tasks"] == 3:
+            self.over.set()
+
+    def ask(self, to: int) -> None:
+        threading.Thread(target=lambda: self.job.shell.scale("counts", to, f"to-{to}"), daemon=True).start()
+
+    def kill(self, with_new: bool) -> None:
+        coordinator = self.job.shell.coordinator
+        assert coordinator.scaling.shadow is not None
+        new = {home.node for home in coordinator.scaling.shadow.homes.values()}
+        old = {home.node for home in coordinator.standing.homes.values()}
+        victim = min(new - old or new) if with_new else min(old - new or old)
+        self.killed.append(victim)
+        self.job.shell.cluster.kill([victim])
+
+
+def main() -> None:
+    folder, command = Path(sys.argv[1]), sys.argv[2:]
+    spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
+    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=4, rebalance=False)
+    trial = Trial(job)
+    job.add_listener(trial.hear)
+    if not trial.over.wait(150):
+        raise SystemExit(f"it did not come to its end: {job.status}")
+    job.stop()
+    if command:
+        from holdfast.cli import main as holdfast
+
+        sys.argv = ["holdfast", *command]
+        holdfast()
+    else:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
