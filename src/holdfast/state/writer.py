@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import fence, journal, shapes
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.compaction import folded_chain
+from holdfast.state.compaction import folded_chain, length
 from holdfast.state.entries import FileEntry, document
 from holdfast.state.ranges import Routing
 
@@ -156,7 +156,7 @@ class Writer:
             return sorted(set(gone))
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
-        """Fold every chain of the newest checkpoint that has more files than ``longest``; files before and after."""
+        """Fold every chain of the newest checkpoint that has more steps than ``longest``; files before and after."""
         folded = {}
         with self._one_compaction:
             with self._lock:
@@ -167,7 +167,7 @@ class Writer:
                 self._compacting = True
             try:
                 for task, chain in newest.tasks.items():
-                    if len(chain) > longest:
+                    if length(chain) > longest:
                         short = folded_chain(self.store, task, chain, self.token)
                         if len(short) < len(chain):
                             folded[task] = chain, short
@@ -256,7 +256,7 @@ class Writer:
         self._files.put(checkpoints.index_name(self.token), data, sync=False)
 
     def _fold_in_background(self, done: Checkpoint) -> None:
-        if not self._fold_at or all(len(chain) <= self._fold_at for chain in done.tasks.values()):
+        if not self._fold_at or all(length(chain) <= self._fold_at for chain in done.tasks.values()):
             return
         if self._folding is not None and self._folding.is_alive():
             return

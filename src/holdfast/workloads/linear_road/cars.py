@@ -1,7 +1,7 @@
 """What the toll assessment remembers of cars: the numbers that stand for places, and the tables that hold them.
 
 A car reports every 30 seconds, so cars that report in the same seconds of a half minute do so together. They share a
-table: an epoch of a second then looks into one small table and rewrites most of it, which costs a third less than
+table: an epoch of a second then looks into one small table and rewrites half of it, which costs a third less than
 looking for the same cars among all others. A car that reports at another time is looked for everywhere, and moves.
 """
 
@@ -18,8 +18,8 @@ from holdfast.workloads.linear_road.rules import EXIT, LANE_BITS, POSITION_BITS,
 NONE = -1
 REPORT_BITS, SPEED_BITS = 11, 22
 MOST_REPORTS = (1 << REPORT_BITS) - 1
-PERIOD, GROUPS = 30, 6
-"""Seconds between two reports of a car, and tables of cars: more of them save nothing and make more files."""
+PERIOD, GROUPS = 30, 15
+"""Seconds between two reports of a car, and tables of cars: more of them save nothing. Fewer may become more."""
 FORGET_EVERY, FORGET_AFTER = 512, 600
 """Every so many epochs, cars are forgotten that left by an exit lane so many seconds ago."""
 
@@ -96,15 +96,23 @@ def group_of(time: Ints) -> Ints:
 
 
 def _look(group: int, vid: Ints, state: State) -> tuple[Cars, Flags]:
-    found = state.table(f"cars_{group}").lookup(_keys(vid))
-    cars = Cars(*(_filled(found.column(field.name)) for field in VALUE))
+    cars = _cars(state.table(f"cars_{group}").lookup(_keys(vid)))
     return cars, cars.visit >= 0
 
 
+def _cars(known: pa.Table) -> Cars:
+    return Cars(*(_filled(known.column(field.name)) for field in VALUE))
+
+
 def _take_over(cars: Cars, home: Ints, rows: Ints, group: int, vid: Ints, state: State) -> None:
-    if not len(rows) or not len(state.table(f"cars_{group}")):
+    table = state.table(f"cars_{group}")
+    if not len(rows) or not len(table):
         return
-    found, there = _look(group, vid[rows], state)
+    known = table.lookup(_keys(vid[rows]))
+    there = known.column("found").to_numpy()
+    if not there.any():
+        return
+    found = _cars(known)
     mine = rows[there]
     home[mine] = group
     for field in fields(Cars):
