@@ -1,7 +1,7 @@
 """Where the CPU of Linear Road goes: by operator without Spark, and by process on Spark at a given load.
 
     .venv/bin/python benchmarks/linear_road.py operators            # half a minute
-    .venv/bin/python benchmarks/linear_road.py spark --expressways 100
+    .venv/bin/python benchmarks/linear_road.py spark --expressways 100 200
     .venv/bin/holdfast bench linear-road                            # the rating itself
 
 CPU seconds for a million tuples. ``operators`` runs the runtime's own functions for a task's epoch in one process:
@@ -41,6 +41,12 @@ from holdfast.workloads.linear_road.rating import RATE, Load, began, run_peak
 from holdfast.workloads.linear_road.traffic import peak_starts, tuples
 
 SOURCE = "forwarder"
+JAVA = {
+    "JVM: compiling": ("C1 Compiler", "C2 Compiler"),
+    "JVM: collecting garbage": ("GC Thread", "G1 ", "VM Thread"),
+    "JVM: tasks": ("Executor task",),
+}
+"""Threads of a JVM by the beginnings of their names, of which Linux keeps 15 characters."""
 
 
 class Measured:
@@ -131,10 +137,25 @@ def processes() -> dict[int, tuple[str, int, float, float]]:
     return found
 
 
+def java_threads(process: int) -> dict[str, float]:
+    """CPU seconds of a JVM's threads: compilers, garbage collectors, tasks, and the others together."""
+    spent: dict[str, float] = defaultdict(float)
+    for folder in Path(f"/proc/{process}/task").glob("[0-9]*"):
+        try:
+            stat = (folder / "stat").read_text()
+        except OSError:
+            continue
+        name, fields = stat[stat.index("(") + 1 : stat.rindex(")")], stat.rpartition(")")[2].split()
+        kind = next((told for told, names in JAVA.items() if name.startswith(names)), "JVM: the rest")
+        spent[kind] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return dict(spent)
+
+
 def by_role() -> dict[str, float]:
     """CPU seconds of this process, of the JVM below it, of the workers below that, and of the rest below this one."""
     listed = processes()
-    spent = dict.fromkeys(("driver (Python)", "JVM", "workers (Python)", "checkpoints (Python)"), 0.0)
+    names = ("driver (Python)", *JAVA, "JVM: the rest", "workers (Python)", "checkpoints (Python)")
+    spent = dict.fromkeys(names, 0.0)
     for number, (name, parent, own, ended) in listed.items():
         line, above = [name], parent
         while above in listed and above != os.getpid():
@@ -143,7 +164,8 @@ def by_role() -> dict[str, float]:
         if number == os.getpid():
             spent["driver (Python)"] += own
         elif above == os.getpid() and name == "java":
-            spent["JVM"] += own
+            for kind, cpu in java_threads(number).items():
+                spent[kind] += cpu
             spent["workers (Python)"] += ended
         elif above == os.getpid():
             spent["workers (Python)" if "java" in line else "checkpoints (Python)"] += own + ended
@@ -185,20 +207,27 @@ class Watched:
             self.roles.append((time.time(), by_role()))
 
 
-def on_spark(expressways: int, load: Load, master: str) -> None:
+def on_spark(numbers: list[int], load: Load, master: str) -> None:
     from holdfast.runtime.spark import spark_session
 
     session = spark_session(master, settings={"spark.driver.memory": "4g"})
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-linear-road-"))
     try:
-        with Watched() as watched:
-            peak = run_peak(session, expressways, load, folder)
-        history, first = list(read_history(folder)), began(folder) + load.warm_up
+        for expressways in numbers:
+            folder = Path(tempfile.mkdtemp(prefix="holdfast-linear-road-"))
+            try:
+                measure(session, expressways, load, folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
         session.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(session: Any, expressways: int, load: Load, folder: Path) -> None:
+    with Watched() as watched:
+        peak = run_peak(session, expressways, load, folder)
+    history, first = list(read_history(folder)), began(folder) + load.warm_up
     late = f"given up {peak.behind:.1f} s behind" if peak.behind is not None else f"most {peak.most or 0:.2f} s"
-    print(f"{expressways} expressways, {RATE * expressways:,} tuples/s, {master}, {load}")
+    print(f"{expressways} expressways, {RATE * expressways:,} tuples/s, {load}")
     print(f"{peak.answers:,} answers, median {peak.p50 or 0:.2f} s, 99 % {peak.p99 or 0:.2f} s, {late}")
     counted = [(at, cpu) for at, cpu in watched.roles if first <= at <= first + load.seconds]
     if len(counted) < 2:
@@ -252,7 +281,7 @@ def times(history: list[dict[str, Any]], first: float, last: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["operators", "spark"])
-    parser.add_argument("--expressways", type=int)
+    parser.add_argument("--expressways", type=int, nargs="+", help="of spark: one run after the other for each")
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--warm-up", type=int, default=60)
     parser.add_argument("--parallelism", type=int, default=2)
@@ -262,13 +291,13 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=Load().checkpoint_every)
     asked: Any = parser.parse_args()
     if asked.what == "operators":
-        by_operator(asked.expressways or 40, asked.seconds, asked.parallelism, asked.seed)
+        by_operator((asked.expressways or [40])[0], asked.seconds, asked.parallelism, asked.seed)
     else:
         load = Load(
             asked.seconds, asked.warm_up, 2, asked.parallelism, asked.parallelism, asked.checkpoint_every, asked.seed,
             packed=not asked.rows,
         )  # fmt: skip
-        on_spark(asked.expressways or 50, load, asked.master)
+        on_spark(asked.expressways or [50], load, asked.master)
 
 
 if __name__ == "__main__":

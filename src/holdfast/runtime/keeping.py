@@ -11,12 +11,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.state import LocalState, Store, Sync
+from holdfast.state.compaction import folded_chain
 from holdfast.state.entries import FileEntry
 
 NICER = 10
@@ -62,37 +65,55 @@ def bring(store: Store, token: int, wanted: Saving) -> list[FileEntry]:
 
 
 class Keeper:
-    """The process, begun when it is first needed and begun again should it end. For one thread at a time."""
+    """The process, begun when it is first needed and begun again should it end. One thing at a time."""
 
     def __init__(self, store: str, token: int, sync: Sync) -> None:
         self._told = json.dumps({"store": store, "token": token, "sync": asdict(sync)})
         self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     def save(self, wanted: Sequence[Saving]) -> dict[str, list[FileEntry]]:
         """The files of all these tasks; NotSaved if one of them cannot be had."""
-        process = self._begun()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        saved = self._asked({"save": [asdict(each) for each in wanted]})
+        return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
+
+    def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+        """A shorter chain of files for the same state of a task: see ``compaction.folded_chain``."""
         try:
-            process.stdin.write(json.dumps([asdict(each) for each in wanted]) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except (OSError, ValueError):
-            answer = ""
+            files = self._asked({"fold": task, "chain": [entry.to_json() for entry in chain]})
+        except NotSaved as error:
+            raise HoldfastError(f"task {task}: its files were not folded: {error}") from error
+        return tuple(FileEntry.from_json(entry) for entry in files)
+
+    def close(self) -> None:
+        """End it, also in the middle of something: what has no manifest does not exist."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _asked(self, request: Mapping[str, Any]) -> Any:
+        with self._lock:
+            process = self._begun()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except (OSError, ValueError):
+                answer = ""
         if not answer:
             raise NotSaved("the process that brings states to the store has ended")
         said = json.loads(answer)
         if "error" in said:
             raise NotSaved(said["error"])
-        return {task: [FileEntry.from_json(entry) for entry in files] for task, files in said["saved"]}
-
-    def close(self) -> None:
-        """End it, also in the middle of something: what has no manifest does not exist."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        return said["done"]
 
     def _begun(self) -> subprocess.Popen[str]:
+        if self._closed:
+            raise NotSaved("the job has ended")
         if self._process is None or self._process.poll() is not None:
             command = [sys.executable, "-m", "holdfast.runtime.keeping", self._told]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -107,12 +128,18 @@ def serve(told: str) -> None:
     store = Store(about["store"], Sync(**about["sync"]))
     for line in sys.stdin:
         try:
-            wanted = [Saving(**each) for each in json.loads(line)]
-            saved = [(each.task, [e.to_json() for e in bring(store, about["token"], each)]) for each in wanted]
-            answer = json.dumps({"saved": saved})
+            answer = json.dumps({"done": _carried_out(store, about["token"], json.loads(line))})
         except (HoldfastError, OSError) as error:
             answer = json.dumps({"error": str(error)})
         print(answer, flush=True)
+
+
+def _carried_out(store: Store, token: int, request: Mapping[str, Any]) -> Any:
+    if "fold" in request:
+        chain = [FileEntry.from_json(entry) for entry in request["chain"]]
+        return [entry.to_json() for entry in folded_chain(store, request["fold"], chain, token)]
+    wanted = [Saving(**each) for each in request["save"]]
+    return [(each.task, [entry.to_json() for entry in bring(store, token, each)]) for each in wanted]
 
 
 if __name__ == "__main__":

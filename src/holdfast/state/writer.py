@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,6 +22,8 @@ from holdfast.state.ranges import Routing
 
 if TYPE_CHECKING:
     from holdfast.state.store import Store
+
+Folding = Callable[[str, Sequence[FileEntry]], tuple[FileEntry, ...]]
 
 
 class Writer:
@@ -40,6 +42,8 @@ class Writer:
         self._compacting = False
         self._folding: threading.Thread | None = None
         self.fold_error: HoldfastError | None = None
+        self.folded: Folding = lambda task, chain: folded_chain(store, task, chain, self.token)
+        """Makes a task's chain of files shorter; another process may do it."""
         self._shapes = 0
         if not store.exists():
             with contextlib.suppress(FileExistsError):
@@ -168,7 +172,7 @@ class Writer:
             try:
                 for task, chain in newest.tasks.items():
                     if length(chain) > longest:
-                        short = folded_chain(self.store, task, chain, self.token)
+                        short = self.folded(task, chain)
                         if len(short) < len(chain):
                             folded[task] = chain, short
                 with self._lock:

@@ -124,6 +124,8 @@ class Shell:
         self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
         here = isinstance(cluster, LogicalNodes)
         self._keeper = Keeper(context.store, context.token, context.sync) if here else None
+        if self._keeper is not None:
+            writer.folded = self._keeper.fold
         self.lock = threading.RLock()
         self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
         self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
