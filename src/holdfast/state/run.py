@@ -76,6 +76,9 @@ class Run:
         ``like`` is a run that may hold most of the same keys: looking keys up in it is cheaper than sorting them.
         """
         batch = Keys(rows.columns[:keys], len(rows))
+        if (batch.hashes[1:] > batch.hashes[:-1]).all():
+            alive = None if alive is not None and alive.all() else alive
+            return cls(rows, batch.hashes, keys, alive)
         if like is not None and alive is None and (known := like.order_of(batch)) is not None:
             order, places = known
             same = len(order) == len(like)

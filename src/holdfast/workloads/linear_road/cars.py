@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators import State, StateSchema
+from holdfast.state.keys import hash64
 from holdfast.workloads.linear_road.rules import EXIT, LANE_BITS, POSITION_BITS, Flags, Ints, numbers
 
 NONE = -1
@@ -89,6 +90,20 @@ def forget_cars(state: State, now: int) -> None:
         held = table.scan()
         gone = (lane_of(numbers(held, "place")) == EXIT) & (numbers(held, "time") < now - FORGET_AFTER)
         table.delete(held.select(["vid"]).filter(pa.array(gone)))
+
+
+def by_hash(vid: Ints) -> Ints:
+    """An order that puts the reports of a car together, as they came, and cars in the order that state tables have.
+
+    Looking cars up then goes from one end of a table to the other, which is several times faster than here and there.
+    """
+    hashes = hash64([pa.array(vid.astype(np.int32))], len(vid))
+    # One sort of whole words is several times faster than a sort of places; few if any cars share the upper bits.
+    low = np.uint64((1 << len(vid).bit_length()) - 1)
+    words = np.sort((hashes & ~low) | np.arange(len(vid), dtype=np.uint64))
+    order: Ints = (words & low).astype(np.int64)
+    found = hashes[order]
+    return order if (found[1:] >= found[:-1]).all() else np.argsort(hashes, kind="stable")
 
 
 def group_of(time: Ints) -> Ints:
