@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,15 @@ from plain_linear_road import PlainLinearRoad
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
+from holdfast.operators import State
 from holdfast.topology import Task
 from holdfast.workloads import Options, workload
+from holdfast.workloads.linear_road import packed
 from holdfast.workloads.linear_road.cars import FORGET_EVERY, GROUPS
 from holdfast.workloads.linear_road.history import DAYS, expenditure, history
 from holdfast.workloads.linear_road.input import FORM
+from holdfast.workloads.linear_road.packed import FIRST, Unpacking
+from holdfast.workloads.linear_road.pipeline import Forwarder
 from holdfast.workloads.linear_road.rating import Load, Peak, measured, search
 from holdfast.workloads.linear_road.rules import FREE_SPEED, SHARES, is_free
 from holdfast.workloads.linear_road.traffic import before, peak_starts, tuples
@@ -54,6 +59,19 @@ def plain(options: Options) -> list[tuple[Any, ...]]:
 
 
 # Traffic
+
+
+def test_packs_hold_the_tuples_that_rows_do() -> None:
+    size, first = 350, peak_starts(3)
+    firsts = first + np.array([5, 0, 300, 200]) * size
+    numbers = np.concatenate([np.arange(start, start + size) for start in firsts])
+    made = Unpacking(size, 7, 3).process(pa.table({FIRST: firsts}), State({}, CARS, 0))
+    assert made is not None
+    assert made.equals(Forwarder().process(tuples(numbers, 7, 3), State({}, CARS, 0)))
+    assert Unpacking(size, 7, 3).process(pa.table({FIRST: firsts[:0]}), State({}, CARS, 0)) is None
+    with mock.patch.object(packed, "_AT_ONCE", 300):
+        again = Unpacking(size, 7, 3).process(pa.table({FIRST: firsts}), State({}, CARS, 0))
+    assert made.equals(again)
 
 
 def test_traffic_rises_from_15_to_1700_tuples_a_second_in_three_hours() -> None:

@@ -50,8 +50,9 @@ def test_answers_are_exact_on_spark_although_a_node_dies(spark: Any, tmp_path: P
     assert {each[0] for each in expected} == {"toll", "balance", "expenditure"}
 
 
-def test_a_small_peak_is_sustained_and_every_latency_kept(spark: Any, tmp_path: Path) -> None:
-    peak = run_peak(spark, 1, Load(seconds=2, warm_up=3), tmp_path)
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_small_peak_is_sustained_and_every_latency_kept(spark: Any, tmp_path: Path, packed: bool) -> None:
+    peak = run_peak(spark, 2, Load(seconds=2, warm_up=3, packed=packed), tmp_path)
     assert peak.answers > 1000
     assert peak.p50 is not None
     assert peak.most is not None

@@ -39,6 +39,9 @@ def bench(
     parallelism: Annotated[int, typer.Option(min=1, help="tasks of each operator")] = 2,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 5,
     seed: Annotated[int, typer.Option(help="seed of the traffic")] = 0,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="every tuple a row of Spark's; else a row is a pack of them, much cheaper")
+    ] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
     plot: Annotated[Path | None, typer.Option(help="chart of latencies over time: .html, .png or .svg")] = None,
     out: Annotated[
@@ -59,7 +62,9 @@ def bench(
         raise Invalid(f"unknown benchmark {name!r}; known: {', '.join(BENCHMARKS)}")
     if plot is not None:
         check_plot_path(plot)
-    load = Load(round(minutes * 60), round(warm_up * 60), nodes, parallelism, parallelism, checkpoint_every, seed)
+    load = Load(
+        round(minutes * 60), round(warm_up * 60), nodes, parallelism, parallelism, checkpoint_every, seed, not rows
+    )
     folder = out.absolute() if out is not None else Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     make_folder(folder)
     if any(folder.iterdir()):
@@ -100,6 +105,8 @@ def report(rating: int, best: Peak, runs: list[Peak], load: Load, master: str, *
         "nodes": load.nodes,
         "parallelism": load.parallelism,
         "seed": load.seed,
+        "checkpoint_every": load.checkpoint_every,
+        "packed": load.packed,
         "machine": machine(),
         "runs": [_told(each) for each in runs],
     }

@@ -66,6 +66,10 @@ class TableView:
         return self._table
 
     @property
+    def changed(self) -> bool:
+        return bool(self._changes)
+
+    @property
     def change(self) -> Change:
         """All changes of this epoch as one."""
         if not self._changes:

@@ -34,7 +34,10 @@ class TaskFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What a task made of an epoch: its output rows, the next version of its state, and how it got there."""
+    """What a task made of an epoch: its output rows, the next version of its state, and how it got there.
+
+    ``changes`` has the tables that changed.
+    """
 
     output: pa.Table | None
     changes: Mapping[str, Change]
@@ -93,14 +96,12 @@ def process(
     if verify:
         again, second = _call(step, task, inputs, state, epoch, before, after)
         _same(task, epoch, answer, again, view, second)
-    changes = {name: each.change for name, each in view.views.items() if name != WATERMARK}
+    changes = {name: each.change for name, each in view.views.items() if each.changed}
     tables = {name: each.table for name, each in view.views.items()}
     if watermark_change is not None:
         changes[WATERMARK] = watermark_change
         tables[WATERMARK] = state[WATERMARK].apply(watermark_change, epoch)
-    following = TaskState(
-        epoch, {name: table.apply(Change.none(table.schema), epoch) for name, table in tables.items()}
-    )
+    following = TaskState(epoch, {name: table.at(epoch) for name, table in tables.items()})
     stamp = after if step.name in pipeline.timed else _newest(blocks)
     rows = sum(table.num_rows for table in inputs.values())
     return Processed(answer, changes, following, stamp, rows, time.process_time() - began, view.counters)

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, once, pack, unpack
 from holdfast.runtime.events import Report, Work
+from holdfast.runtime.keeping import main_branch
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.outputs import stage
 from holdfast.runtime.partition import recut, restored, tallied
@@ -283,7 +284,8 @@ class Worker:
         local.save(str(work.task), epoch, changes, before)  # type: ignore[arg-type]
         self._hold((order.folders[work.node], branch, work.task), state)
         kept = (order.folders[work.node], work.task)
-        if branch == main_branch(work.born) and self._retained.get(kept, -1) < order.retain:
+        # Checkpoints tidy up behind primaries (keeping.py); nobody else would behind a replica.
+        if work.lane == "replica" and self._retained.get(kept, -1) < order.retain:
             self._retained[kept] = order.retain
             local.drop(str(work.task), order.retain, state)
         return state
@@ -366,18 +368,6 @@ class Worker:
                 continue  # its receivers find the barrier missing and say so
         return blocks
 
-    # Checkpoints
-
-    def checkpoint(self, folder: str, task: Task, since: int, epoch: int, born: int = 0) -> list[FileEntry]:
-        """Bring what changed in ``(since, epoch]`` to the store; everything, when nothing was there before."""
-        local = LocalState(Path(folder) / main_branch(born))
-        if since < 0:
-            key = (folder, main_branch(born), task)
-            state = self._loaded(key, local, task, epoch)
-            return self.store.write_task(str(task), epoch, state, token=self.context.token)
-        changes = local.changes(str(task), since, epoch)
-        return self.store.write_task(str(task), epoch, changes, token=self.context.token, since=since)
-
     def _remember_schemas(self, task: Task, blocks: Sequence[Block]) -> None:
         for block in blocks:
             if (task, block.sender.operator) not in self._schemas:
@@ -397,11 +387,6 @@ def branch_of(work: Work) -> str:
     if work.lane == "side":
         return f"side-{work.born}-{work.fork}"
     return main_branch(work.born)
-
-
-def main_branch(born: int) -> str:
-    """Tasks that came into being with a scaling are apart from those that had their number before."""
-    return f"main-{born}" if born else "main"
 
 
 def journal_name(piece: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state.entries import FileEntry
-from holdfast.state.run import Run, overlay
+from holdfast.state.run import Run, overlay_all
 from holdfast.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -29,20 +29,25 @@ def folded_chain(store: Store, task: str, chain: Sequence[FileEntry], token: int
         taken += _size(steps[first])
     if first == len(steps) - 1:
         return tuple(chain)
-    total: dict[str, tuple[StateSchema, Run]] = {}
+    read: dict[str, list[tuple[StateSchema, Run]]] = {}
     for step in steps[first:]:
         for entry in step:
-            if (read := checkpoints.read_run(store.files, task, entry)) is None:
-                continue
-            schema, run = read
-            if entry.table in total:
-                run = overlay(total[entry.table][1].evolved(schema.arrow), run)
-            total[entry.table] = schema, run
+            if (found := checkpoints.read_run(store.files, task, entry)) is not None:
+                read.setdefault(entry.table, []).append(found)
+    total = {
+        name: (runs[-1][0], overlay_all([run.evolved(runs[-1][0].arrow) for _, run in runs]))
+        for name, runs in read.items()
+    }
     since, epoch = steps[first][0].since, steps[-1][0].epoch
     if since is None:
         total = {name: (schema, run.without_tombstones()) for name, (schema, run) in total.items()}
     new = checkpoints.write_runs(store.files, task, epoch, since, total, token=token, sync=store.sync.checkpoints)
     return (*(entry for step in steps[:first] for entry in step), *new)
+
+
+def length(chain: Sequence[FileEntry]) -> int:
+    """How many steps a chain has: files of one checkpoint, one a table, are one."""
+    return len({(entry.epoch, entry.since) for entry in chain})
 
 
 def _steps(chain: Sequence[FileEntry]) -> list[list[FileEntry]]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -22,7 +22,7 @@ from holdfast.state.change import Change
 from holdfast.state.files import LocalFiles
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import folder_task, table_label, task_folder
-from holdfast.state.run import Run, overlay
+from holdfast.state.run import Run, overlay_all
 from holdfast.state.schema import StateSchema
 from holdfast.state.table import StateTable
 from holdfast.state.task import TaskState
@@ -31,6 +31,8 @@ _NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.a
 _FOLD_RATIO = 2
 FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
+MANY_STEPS = 64
+"""Up to so many steps, a changelog that is a quarter of its snapshot is left alone: it will soon be one with it."""
 
 
 class Missing(HoldfastError):
@@ -76,9 +78,13 @@ class LocalState:
         self._sync = sync
 
     def save(self, task: str, epoch: int, changes: Mapping[str, Change], since: int | None = None) -> int:
-        """Keep the changes that lead from version ``since`` (epoch - 1 by default) to ``epoch``; bytes written."""
+        """Keep the changes that lead from version ``since`` (epoch - 1 by default) to ``epoch``; bytes written.
+
+        Tables that did not change get no file.
+        """
         base = epoch - 1 if since is None else since
-        return self._write(task, epoch, base, {name: _run_of(change) for name, change in changes.items()})
+        runs = {name: _run_of(change) for name, change in changes.items()}
+        return self._write(task, epoch, base, {name: run for name, run in runs.items() if len(run[1])})
 
     def restore(self, task: str, state: TaskState) -> int:
         """Keep a whole version: the first one of a task, or one from the durable store or a peer; bytes written."""
@@ -118,17 +124,16 @@ class LocalState:
                     break
             else:
                 raise Missing(f"task {task}: the changes of ({since}, {epoch}] are not all whole in {self.directory}")
-        total: dict[str, tuple[StateSchema, Run]] = {}
-        for read in reversed(found):
-            total = _overlaid(total, read)
+        total = _overlaid(found[::-1])
         return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
 
     def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.
 
-        Changes up to ``before`` are folded into like-sized neighbours, and into a new snapshot once they outweigh it,
-        so files stay few and bytes written follow what changed. Whoever has the ``newest`` version at hand gives it:
-        writing that is much less work than putting version ``before`` together from files, and the next call finds it.
+        Changes up to ``before`` become one with the snapshot once they outweigh it; small ones are folded into
+        like-sized neighbours before that. So files stay few, and bytes written are at most a few times what changed.
+        Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
+        together from files, and the next call finds it.
         """
         steps = self._steps(task)
         whole = [s for s in steps if s.since is None and s.epoch <= before]
@@ -141,18 +146,14 @@ class LocalState:
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
         if len(tail) < FOLD_STEPS:
             return
-        changed = sum(step.nbytes for step in tail)
-        if newest is not None and 4 * changed > base.nbytes:
-            if not any(step.since is None and step.epoch > before for step in steps):
+        changed, held = sum(step.nbytes for step in tail), base.nbytes
+        if changed > held:
+            if newest is None:
+                self._renew(task, base, tail, before)
+            elif not any(step.since is None and step.epoch > before for step in steps):
                 self.restore(task, newest)
-            return
-        if changed > base.nbytes:
-            with contextlib.suppress(Missing):
-                self.restore(task, self.load(task, before))
-                for step in (base, *tail):
-                    self._remove(step)
-                return
-        self._fold(task, tail)
+        elif 4 * changed < held or len(tail) > MANY_STEPS:
+            self._fold(task, tail)
 
     def forget(self, task: str) -> None:
         """Everything of one task."""
@@ -170,6 +171,24 @@ class LocalState:
         tasks = self.tasks() if task is None else [task]
         return sum(step.nbytes for one in tasks for step in self._steps(one))
 
+    def _renew(self, task: str, base: _Step, tail: list[_Step], epoch: int) -> None:
+        """Snapshot and changelog as a new snapshot of ``epoch``, unless something is missing."""
+        chain = [base]
+        while chain[-1].epoch < epoch:
+            at = chain[-1].epoch
+            fitting = [s for s in tail if s.since is not None and s.since <= at < s.epoch]
+            if not fitting:
+                return
+            chain.append(max(fitting, key=lambda s: s.epoch))
+        read = [self._read(step) for step in chain]
+        found = [each for each in read if each is not None]
+        if len(found) < len(read):
+            return
+        total = _overlaid(found)
+        self._write(task, epoch, None, {name: (s, run.without_tombstones()) for name, (s, run) in total.items()})
+        for step in (base, *tail):
+            self._remove(step)
+
     def _fold(self, task: str, tail: list[_Step]) -> None:
         """Fold neighbours of like size, newest first, as runs are folded in memory."""
         while len(tail) > 1:
@@ -179,7 +198,7 @@ class LocalState:
             first, second = self._read(older), self._read(newer)
             if first is None or second is None:
                 return
-            self._write(task, newer.epoch, older.since, _overlaid(first, second))
+            self._write(task, newer.epoch, older.since, _overlaid([first, second]))
             self._remove(older)
             self._remove(newer)
             tail = tail[:-2] + [s for s in self._steps(task) if s.epoch == newer.epoch and s.since == older.since][:1]
@@ -269,12 +288,13 @@ def _advanced(state: TaskState, runs: Mapping[str, tuple[StateSchema, Run]], epo
     return state.apply_stored({name: Change.of_run(schema, run) for name, (schema, run) in runs.items()}, epoch)
 
 
-def _overlaid(
-    older: Mapping[str, tuple[StateSchema, Run]], newer: Mapping[str, tuple[StateSchema, Run]]
-) -> dict[str, tuple[StateSchema, Run]]:
-    merged = dict(older)
-    for name, (schema, run) in newer.items():
-        merged[name] = schema, overlay(merged[name][1].evolved(schema.arrow), run) if name in merged else run
+def _overlaid(steps: Sequence[Mapping[str, tuple[StateSchema, Run]]]) -> dict[str, tuple[StateSchema, Run]]:
+    """The runs of successive steps, oldest first, as one of each table, under the schema it has last."""
+    merged: dict[str, tuple[StateSchema, Run]] = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        runs = [step[name] for step in steps if name in step]
+        schema = runs[-1][0]
+        merged[name] = schema, overlay_all([run.evolved(schema.arrow) for _, run in runs])
     return merged
 
 

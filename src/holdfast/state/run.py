@@ -6,6 +6,7 @@ Immutable and shared between versions. Because the ring position is the top of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from holdfast.state.ranges import RING, KeyRange
 Positions = NDArray[np.int64]
 _PROBES = 12
 MIN_INDEXED = 512
+AT_ONCE = 1 << 30
+"""Runs of more bytes than this are overlaid one after the other."""
 
 
 class Keys:
@@ -73,6 +76,9 @@ class Run:
         ``like`` is a run that may hold most of the same keys: looking keys up in it is cheaper than sorting them.
         """
         batch = Keys(rows.columns[:keys], len(rows))
+        if (batch.hashes[1:] > batch.hashes[:-1]).all():
+            alive = None if alive is not None and alive.all() else alive
+            return cls(rows, batch.hashes, keys, alive)
         if like is not None and alive is None and (known := like.order_of(batch)) is not None:
             order, places = known
             same = len(order) == len(like)
@@ -213,8 +219,23 @@ def overlay(older: Run, newer: Run) -> Run:
     return interleave([older if keep.all() else older.select(keep), newer])
 
 
+def overlay_all(runs: Sequence[Run]) -> Run:
+    """Several runs of one schema as one, later ones winning; tombstones stay. One sort for all, if memory allows."""
+    parts = [run for run in runs if len(run)]
+    if len(parts) < 3 or sum(run.nbytes for run in parts) > AT_ONCE:
+        return reduce(overlay, parts or runs)
+    both = interleave(parts)
+    twins = np.flatnonzero(both.hashes[1:] == both.hashes[:-1])
+    if not len(twins):
+        return both
+    return both.select(_last_of_each(both.keys, np.arange(len(both)), twins))
+
+
 def interleave(runs: Iterable[Run]) -> Run:
-    """Runs with no key in common as one run. Linear when their hashes are already nearly in order."""
+    """All rows of these runs by hash, those of earlier runs first: one run if they have no key in common.
+
+    Linear when their hashes are already nearly in order.
+    """
     parts = [run for run in runs if len(run)]
     if len(parts) == 1:
         return parts[0]

@@ -58,7 +58,7 @@ class Store:
     ) -> Writer:
         """Take the fence: Held if another writer is alive, unless ``force``. ``keep``: checkpoints retained.
 
-        ``fold_at``: a task whose chain has more files than this is compacted in the background; 0 for never.
+        ``fold_at``: a task whose chain has more steps than this is compacted in the background; 0 for never.
         """
         from holdfast.state.writer import Writer
 

@@ -123,7 +123,7 @@ class StateTable:
     def apply_run(self, new: Run, epoch: int) -> StateTable:
         """``apply`` for a change that is already a run of this table's schema."""
         if not len(new):
-            return StateTable(self.schema, epoch, self.runs, self.rows, self.spilling)
+            return self.at(epoch)
         if len(self.runs) == 1 and new.alive is None and new.hashes is self.runs[0].hashes:
             rows = len(new)
         else:
@@ -132,6 +132,12 @@ class StateTable:
             rows = self.rows + int((alive & ~there).sum()) - int((~alive & there).sum())
         runs = _folded([*self.runs, new])
         return StateTable(self.schema, epoch, self._spilled(runs), rows, self.spilling)
+
+    def at(self, epoch: int) -> StateTable:
+        """The version of a later epoch that changed nothing."""
+        if epoch < self.epoch:
+            raise Invalid(f"state: version {epoch} cannot follow version {self.epoch}")
+        return StateTable(self.schema, epoch, self.runs, self.rows, self.spilling)
 
     def to_table(self) -> pa.Table:
         """All rows, in the order of their hashes: the same for the same rows, whatever their history."""
@@ -228,7 +234,8 @@ class StateTable:
             return schema.empty_table()
         absent = place < 0
         missing = bool(absent.any())
-        hits = [0] if len(self.runs) == 1 else np.unique(which[~absent] if missing else which).tolist()
+        some = not (missing and bool(absent.all()))
+        hits = [0] if some and len(self.runs) == 1 else np.unique(which[~absent] if missing else which).tolist()
         if len(hits) == 1:
             index = pa.array(place, mask=absent) if missing else pa.array(place)
             values = _values(self.runs[hits[0]], first, schema).take(index)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,12 +16,14 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import fence, journal, shapes
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.compaction import folded_chain
+from holdfast.state.compaction import folded_chain, length
 from holdfast.state.entries import FileEntry, document
 from holdfast.state.ranges import Routing
 
 if TYPE_CHECKING:
     from holdfast.state.store import Store
+
+Folding = Callable[[str, Sequence[FileEntry]], tuple[FileEntry, ...]]
 
 
 class Writer:
@@ -40,6 +42,8 @@ class Writer:
         self._compacting = False
         self._folding: threading.Thread | None = None
         self.fold_error: HoldfastError | None = None
+        self.folded: Folding = lambda task, chain: folded_chain(store, task, chain, self.token)
+        """Makes a task's chain of files shorter; another process may do it."""
         self._shapes = 0
         if not store.exists():
             with contextlib.suppress(FileExistsError):
@@ -156,7 +160,7 @@ class Writer:
             return sorted(set(gone))
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
-        """Fold every chain of the newest checkpoint that has more files than ``longest``; files before and after."""
+        """Fold every chain of the newest checkpoint that has more steps than ``longest``; files before and after."""
         folded = {}
         with self._one_compaction:
             with self._lock:
@@ -167,8 +171,8 @@ class Writer:
                 self._compacting = True
             try:
                 for task, chain in newest.tasks.items():
-                    if len(chain) > longest:
-                        short = folded_chain(self.store, task, chain, self.token)
+                    if length(chain) > longest:
+                        short = self.folded(task, chain)
                         if len(short) < len(chain):
                             folded[task] = chain, short
                 with self._lock:
@@ -256,7 +260,7 @@ class Writer:
         self._files.put(checkpoints.index_name(self.token), data, sync=False)
 
     def _fold_in_background(self, done: Checkpoint) -> None:
-        if not self._fold_at or all(len(chain) <= self._fold_at for chain in done.tasks.values()):
+        if not self._fold_at or all(length(chain) <= self._fold_at for chain in done.tasks.values()):
             return
         if self._folding is not None and self._folding.is_alive():
             return

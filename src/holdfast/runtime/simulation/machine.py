@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from holdfast.runtime.blocks import Block, once
 from holdfast.runtime.events import Report, Work
+from holdfast.runtime.keeping import main_branch
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.shape import Shape
-from holdfast.runtime.worker import branch_of, main_branch
+from holdfast.runtime.worker import branch_of
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 

@@ -47,12 +47,13 @@ from holdfast.runtime.events import (
     Trim,
 )
 from holdfast.runtime.history import History
+from holdfast.runtime.keeping import Keeper, Saving
 from holdfast.runtime.layout import lay_out
 from holdfast.runtime.outputs import STAGED, publish
 from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
 from holdfast.runtime.shedding import Shedder
 from holdfast.runtime.spark import stages
-from holdfast.runtime.spark.cluster import Cluster
+from holdfast.runtime.spark.cluster import Cluster, LogicalNodes
 from holdfast.runtime.spark.demand import Demand
 from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
@@ -122,6 +123,10 @@ class Shell:
         self._patience = patience
         self._exchange = Exchange(spark.sparkContext)
         self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
+        here = isinstance(cluster, LogicalNodes)
+        self._keeper = Keeper(context.store, context.token, context.sync) if here else None
+        if self._keeper is not None:
+            writer.folded = self._keeper.fold
         self.lock = threading.RLock()
         self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
         self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
@@ -174,6 +179,8 @@ class Shell:
         self._live.put(None)
         for group in list(self._groups):
             self.spark.sparkContext.cancelJobGroup(group)
+        if self._keeper is not None:
+            self._keeper.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=10)
@@ -476,14 +483,22 @@ class Shell:
     def _save(self, wanted: Checkpoint) -> dict[str, list[FileEntry]]:
         pipeline = self.context.pipeline
         places = self.cluster.places()
-        grouped: dict[str, list[tuple[str, Task]]] = {}
+        with self.lock:
+            retain = self.coordinator.retain
+        grouped: dict[str, list[Saving]] = {}
         for task, node in wanted.homes.items():
             if task.operator in pipeline.timed or pipeline.by_name[task.operator].operator.tables:
-                grouped.setdefault(places[node], []).append((self.cluster.folder(node), task))
+                born = wanted.shape.born.get(task, 0)
+                saving = Saving(
+                    self.cluster.folder(node), str(task), wanted.since_of(task), wanted.epoch, born, retain
+                )  # fmt: skip
+                grouped.setdefault(places[node], []).append(saving)
         if not grouped:
             return {}
+        if self._keeper is not None:
+            return self._keeper.save([saving for place in sorted(grouped) for saving in grouped[place]])
         order = sorted(grouped)
-        stage = stages.Save(self.context.job, self._broadcast, wanted, [grouped[place] for place in order])
+        stage = stages.Save(self.context.job, self._broadcast, [grouped[place] for place in order])
         located = self._exchange.located([self.cluster.location(place) for place in order])
         saved = [pair for part in self._exchange.collect(located, stage) for pair in json.loads(part)]
         return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}

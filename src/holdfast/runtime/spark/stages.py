@@ -13,7 +13,8 @@ from pyspark import Broadcast
 from pyspark.cloudpickle import loads as unpickled
 
 from holdfast.runtime.blocks import ALIGNED, Block, pack, unpack
-from holdfast.runtime.events import Checkpoint, Report
+from holdfast.runtime.events import Report
+from holdfast.runtime.keeping import Saving, bring
 from holdfast.runtime.layout import Layout, Slot
 from holdfast.runtime.shape import Shape
 from holdfast.runtime.shedding import sample
@@ -127,20 +128,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Save:
-    """Checkpoint the tasks of each place: what each partition has to bring to the store, as (folder, task)."""
+    """Checkpoint the tasks of each place: what each partition has to bring to the store."""
 
     job: str
     context: Broadcast[bytes]
-    wanted: Checkpoint
-    tasks: Sequence[Sequence[tuple[str, Task]]]
+    wanted: Sequence[Sequence[Saving]]
 
     def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
-        worker, wanted = worker_of(self.job, self.context), self.wanted
-        saved = []
-        for folder, task in self.tasks[index]:
-            born = wanted.shape.born.get(task, 0)
-            entries = worker.checkpoint(folder, task, wanted.since_of(task), wanted.epoch, born)
-            saved.append([str(task), [entry.to_json() for entry in entries]])
+        worker = worker_of(self.job, self.context)
+        token = worker.context.token
+        saved = [(each.task, [e.to_json() for e in bring(worker.store, token, each)]) for each in self.wanted[index]]
         return [json.dumps(saved).encode()]
 
 

@@ -92,16 +92,16 @@ class Calculator(Operator):
             _add(state.table(SEGMENTS), added)
         moved = batch.filter(pa.array((kind == STOPS) | (kind == MOVES)))
         entered = batch.filter(pa.array(kind == ENTERS))
-        answers = self._answers(entered, moved, state)
+        held = state.table(SEGMENTS).scan()
+        answers = self._answers(entered, moved, held, state.table(PLACES))
         if added.num_rows:
-            _forget(state.table(SEGMENTS), int(minute(numbers(added, "time").max())))
+            _forget(state.table(SEGMENTS), held, int(minute(numbers(added, "time").max())))
         return answers
 
-    def _answers(self, entered: pa.Table, moved: pa.Table, state: State) -> pa.Table:
+    def _answers(self, entered: pa.Table, moved: pa.Table, held: pa.Table, places: TableView) -> pa.Table:
         """Minute by minute: who enters is answered by what was so when the minute before ended."""
         at, changed = minute(numbers(entered, "time")), minute(numbers(moved, "time"))
-        places = state.table(PLACES)
-        segments = _numbers(state.table(SEGMENTS).scan()) if entered.num_rows else None
+        segments = _numbers(held) if entered.num_rows else None
         answers = []
         for each in np.unique(np.concatenate([at, changed])).tolist():
             rows = np.flatnonzero(at == each)
@@ -135,9 +135,8 @@ def _add(table: TableView, added: pa.Table) -> None:
     table.update(keys.append_column("cars", pa.array(cars)).append_column("total", pa.array(totals)))
 
 
-def _forget(table: TableView, now: int) -> None:
-    """Minutes that no answer from now on looks at."""
-    held = table.scan()
+def _forget(table: TableView, held: pa.Table, now: int) -> None:
+    """Minutes that no answer from now on looks at, of all that the table holds."""
     over = numbers(held, "minute") < now - MINUTES
     if over.any():
         table.delete(held.select(table.schema.key.names).filter(pa.array(over)))

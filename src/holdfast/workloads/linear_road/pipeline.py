@@ -103,10 +103,13 @@ def _answers(batch: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=ANSWERS)
 
 
-def pipeline(parallelism: int = 2) -> Pipeline:
-    """Everything about one car meets by ``vid``, everything about one direction of an expressway by ``road``."""
+def pipeline(parallelism: int = 2, forwarder: Operator | None = None) -> Pipeline:
+    """Everything about one car meets by ``vid``, everything about one direction of an expressway by ``road``.
+
+    ``forwarder``: what makes FORWARDED of the stream's rows, where those are not tuples.
+    """
     return Pipeline(
-        op.source(FORWARDER, Forwarder(), parallelism=parallelism),
+        op.source(FORWARDER, forwarder or Forwarder(), parallelism=parallelism),
         op.step(ASSESSMENT, Assessment(), op.stream(FORWARDER, key="vid"), parallelism=parallelism),
         op.step(CALCULATOR, Calculator(), op.stream(ASSESSMENT, key="road"), parallelism=parallelism),
         op.step(

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from holdfast.errors import Invalid
 from holdfast.runtime.history import read_history
 from holdfast.workloads.linear_road import LINEAR_ROAD
+from holdfast.workloads.linear_road.packed import FIRST, Unpacking
+from holdfast.workloads.linear_road.pipeline import pipeline
 from holdfast.workloads.linear_road.traffic import CYCLE, PEAK, RAMP, peak_starts
 from holdfast.workloads.workload import MOST_EXPRESSWAYS, Options
 
@@ -68,7 +70,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a run is to be measured: so many seconds, after ``warm_up`` seconds at the same rate that do not count."""
+    """How a run is to be measured: so many seconds, after ``warm_up`` seconds at the same rate that do not count.
+
+    ``packed``: a row of the stream stands for as many tuples as there are expressways; else it is a tuple.
+    """
 
     seconds: int = 60
     warm_up: int = 75
@@ -77,28 +82,33 @@ class Load:
     partitions: int = 2
     checkpoint_every: int = 5
     seed: int = 0
+    packed: bool = True
 
 
-def peak_stream(spark: SparkSession, expressways: int, seed: int, partitions: int) -> DataFrame:
-    """The traffic from the third hour on, each second's tuples when that second is over."""
+def peak_stream(spark: SparkSession, expressways: int, load: Load) -> DataFrame:
+    """The traffic from the third hour on, each second's tuples when that second is over; in packs, or as rows."""
+    size = expressways if load.packed else 1
     numbers = (
         spark.readStream.format("rate")
-        .option("rowsPerSecond", RATE * expressways)
-        .option("numPartitions", partitions)
+        .option("rowsPerSecond", RATE * expressways // size)
+        .option("numPartitions", load.partitions)
         .load()
-        .selectExpr(f"value + {peak_starts(expressways)}L AS value")
+        .selectExpr(f"value * {size}L + {peak_starts(expressways)}L AS value")
     )
-    return LINEAR_ROAD.generated(numbers, Options(seed=seed, expressways=expressways))
+    if load.packed:
+        return numbers.withColumnRenamed("value", FIRST)
+    return LINEAR_ROAD.generated(numbers, Options(seed=load.seed, expressways=expressways))
 
 
 def run_peak(spark: SparkSession, expressways: int, load: Load, folder: Path) -> Peak:
     """One run in real time; its output, history and latencies are in ``folder``."""
     from holdfast.runtime.spark import start
 
-    stream = peak_stream(spark, expressways, load.seed, load.partitions)
-    pace = _Pace(folder, RATE * expressways, load)
+    stream = peak_stream(spark, expressways, load)
+    pace = _Pace(folder, RATE if load.packed else RATE * expressways, load)
+    forwarder = Unpacking(expressways, load.seed, expressways) if load.packed else None
     job = start(
-        stream, LINEAR_ROAD.pipeline(parallelism=load.parallelism), store=folder, nodes=load.nodes,
+        stream, pipeline(parallelism=load.parallelism, forwarder=forwarder), store=folder, nodes=load.nodes,
         checkpoint_every=load.checkpoint_every, listeners=[pace.heard],
     )  # fmt: skip
     try:
@@ -112,7 +122,7 @@ def run_peak(spark: SparkSession, expressways: int, load: Load, folder: Path) ->
 
 
 class _Pace:
-    """Listens to a running job: how far it is, and how far it is behind the clock."""
+    """Listens to a running job: how far it is, and how far it is behind the clock. ``rate``: rows a second."""
 
     def __init__(self, folder: Path, rate: int, load: Load) -> None:
         self._folder, self._rate, self._load = folder, rate, load

@@ -1,0 +1,47 @@
+"""Many runs overlaid at once give what they give one after the other, also where different keys share a hash."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.state.run import Run, canonical, overlay, overlay_all
+
+KEYS = 12
+Rows = dict[int, tuple[int, bool]]
+
+
+def run_of(rows: Rows, number: int, spread: int) -> Run:
+    """A run in which ``spread`` keys in a row share a hash; the value tells which run it came from."""
+    keys = sorted(rows, key=lambda k: (k // spread, k))
+    batch = pa.record_batch(
+        {"a": pa.array(keys, pa.int64()), "b": pa.array(keys, pa.int64()), "v": [number] * len(keys)}
+    )
+    alive = np.array([rows[k][1] for k in keys], np.bool_)
+    return Run(batch, np.array(keys, np.uint64) // np.uint64(spread), 2, None if alive.all() else alive)
+
+
+def rows_of(run: Run) -> list[tuple[int, int, bool]]:
+    ordered = canonical(run)
+    alive = [True] * len(run) if ordered.alive is None else ordered.alive.tolist()
+    return list(zip(ordered.rows["a"].to_pylist(), ordered.rows["v"].to_pylist(), alive, strict=True))
+
+
+tables = st.dictionaries(st.integers(0, KEYS - 1), st.tuples(st.just(0), st.booleans()), max_size=KEYS)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(steps=st.lists(tables, min_size=1, max_size=6), spread=st.sampled_from([1, 3]))
+def test_all_at_once_is_one_after_the_other(steps: list[Rows], spread: int) -> None:
+    runs = [run_of(rows, number, spread) for number, rows in enumerate(steps)]
+    expected: dict[int, tuple[int, bool]] = {}
+    for number, rows in enumerate(steps):
+        expected |= {key: (number, alive) for key, (_, alive) in rows.items()}
+    found = rows_of(overlay_all(runs))
+    assert {key: (value, alive) for key, value, alive in found} == expected
+    assert len(found) == len(expected)
+    assert found == rows_of(reduce(overlay, runs))
