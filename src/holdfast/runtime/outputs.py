@@ -1,8 +1,8 @@
 """Outputs of a job: staged by the task that made them, published by the driver, read back by anybody.
 
 A run may be broken off, so what its sinks wrote waits under ``output/staged`` until the epoch is journalled; publishing
-moves it under its own name, once. Final output supersedes tentative output of the same task and epoch, also where it has
-no rows and so leaves no file.
+moves it under its own name, once. Final output supersedes tentative output of the same task and epoch, also where
+it has no rows and so leaves no file.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def newest_final(files: Files) -> dict[Task, int]:
 def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
     """The output of a run, in the order of epoch and task.
 
-    ``final``: exact rows alone. ``tentative``: every tentative row, superseded or not. ``latest``: of a task's epoch what
-    is final, be it no row at all, else its tentative rows; ``fidelity`` tells (1 for final rows).
+    ``final``: exact rows alone. ``tentative``: every tentative row, superseded or not. ``latest``: of a task's epoch
+    what is final, be it no row at all, else its tentative rows; ``fidelity`` tells (1 for final rows).
     """
     if view not in ("latest", "final", "tentative"):
         raise Invalid(f"view must be latest, final or tentative, got {view!r}")
@@ -123,8 +123,8 @@ def _standing(
 ) -> dict[tuple[int, Task], str]:
     """Tentative outputs that nothing final supersedes: those of epochs that their task has not answered exactly yet.
 
-    It has, up to the newest checkpoint, up to the last epoch of which it has final rows, and up to the last epoch that the
-    history (of a store on a local disk) says it was exact in.
+    It has, up to the newest checkpoint, up to the last epoch of which it has final rows, and up to the last epoch that
+    the history (of a store on a local disk) says it was exact in.
     """
     open_ = {key: path for key, path in tentative.items() if key not in final}
     if not open_:
