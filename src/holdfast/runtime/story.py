@@ -50,8 +50,13 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
     told: list[Recovery] = []
     open_: list[Recovery] = []
     begun: dict[int, dict[str, Any]] = {}
+    over = False
     for event in events:
         match event["kind"]:
+            case "started" | "stopped":
+                over = event["kind"] == "stopped"
+            case "nodes lost" if over:
+                pass  # nodes that go when the job has ended take nothing with them
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
                 made.rates = event.get("rates", {})
@@ -76,6 +81,11 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
                     for each in open_:
                         each.exact_after = _after(each, event)
                     open_ = []
+            case "checkpoint":
+                # The state of every task at that epoch: who was lost before it has caught up, also without a new epoch.
+                for each in [each for each in open_ if each.epoch is not None and event["epoch"] >= each.epoch]:
+                    each.exact_after = _after(each, event)
+                    open_.remove(each)
     return told
 
 
