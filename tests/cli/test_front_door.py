@@ -196,3 +196,10 @@ def test_the_verdict_of_the_demo_sees_any_difference() -> None:
 def test_the_app_has_every_command_file() -> None:
     files = {path.stem for path in (ROOT / "src" / "holdfast" / "cli").glob("*.py")}
     assert set(COMMANDS) <= files and app.info.name == "holdfast"
+
+
+def test_the_package_is_a_command_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("holdfast ")

@@ -69,11 +69,45 @@ def test_without_a_terminal_there_are_lines(screen: io.StringIO) -> None:
             display.heard(event)
     text = screen.getvalue()
     assert "lost node-1, node-2: 2 tasks down" in text and "\x1b" not in text
-    assert text.count("epoch 4/4") == 1 and text.splitlines()[-1].startswith("epoch 4/4")
+    assert text.count("epoch 4 (5 of 5)") == 1 and text.splitlines()[-1].startswith("epoch 4 (5 of 5)")
 
 
 def test_quiet_says_nothing(screen: io.StringIO) -> None:
     with Display("word count", 5, quiet=True) as display:
+        for event in half_lost():
+            display.heard(event)
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 16), (60, 12), (200, 50)])
+def test_it_fits_the_terminal_and_shows_what_is_newest(
+    monkeypatch: pytest.MonkeyPatch, width: int, height: int
+) -> None:
+    monkeypatch.setattr(module, "progress", Console(file=io.StringIO(), width=width, height=height))
+    display = Display("word count", 5, quiet=True)
+    for event in upto("recovery plan", 1):
+        display.heard(event)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(display._panel())
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) < height and max(map(len, lines)) <= width
+    assert "recovery: 1 of 2 fits" in lines[-1]
+    assert any("✕ node-1 lost" in line for line in lines), "lost nodes are told in words, not by colour alone"
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    dumb = Console(file=written, width=80, force_terminal=True, _environ={"TERM": "dumb"})
+    monkeypatch.setattr(module, "progress", dumb)
+    with Display("word count", 5, quiet=False) as display:
+        for event in half_lost():
+            display.heard(event)
+    assert "lost node-1, node-2: 2 tasks down" in written.getvalue() and "\x1b[" not in written.getvalue()
+
+
+def test_a_brief_display_is_for_terminals_alone(screen: io.StringIO) -> None:
+    with Display("undisturbed", 5, quiet=False, brief=True) as display:
         for event in half_lost():
             display.heard(event)
     assert screen.getvalue() == ""

@@ -75,7 +75,7 @@ def test_it_speaks_to_screen_readers(made: Path) -> None:
         if tag == "section":
             named = attrs.get("aria-label") or attrs.get("aria-labelledby") in ids
             assert named, attrs
-    assert any(attrs.get("aria-live") == "polite" for _, attrs in elements.found)
+    assert any(attrs.get("role") == "status" for _, attrs in elements.found)
 
 
 def test_what_a_history_says_cannot_break_out_of_the_page(tmp_path: Path) -> None:
@@ -113,6 +113,13 @@ document.querySelector("#fidelity-chart details").open = true;
 const box = document.querySelector('[data-lane="checkpoints"]');
 box.click();
 said.hidden = [...document.querySelectorAll("#events li")].filter((item) => item.hidden).length;
+document.querySelector("#events li").click();
+said.clicked = document.getElementById("now").textContent;
+said.standing = [document.getElementById("standing").textContent, document.getElementById("standing").className];
+said.short = document.getElementById("short").textContent;
+const answers = [...document.querySelectorAll("#lanes rect title")];
+said.answers = answers.filter((each) => each.textContent.includes("fidelity")).length;
+said.unpainted = document.querySelectorAll('#lanes [fill*="undefined"]').length;
 said.charts = document.querySelectorAll("figure svg").length;
 said.unnamed = [...document.querySelectorAll("svg[role=img]")].filter((svg) => !svg.getAttribute("aria-label")).length;
 said.verdict = document.getElementById("verdict").textContent;
@@ -146,10 +153,14 @@ def test_in_a_browser(made: Path, tmp_path: Path, width: int, dark: bool) -> Non
     said = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert "error" not in said
     assert said["opened"] == (
-        "3.1 s, epoch 2: epoch, fidelity 0.500. Tasks: 2 source, 2 exact, 1 catching up, 1 down, 1 tentative."
+        "3.1 s: epoch 2 is answered with fidelity 0.500. Tasks: 2 exact, 1 catching up, 1 down, 1 tentative."
     )
-    assert said["first"].startswith("0.0 s: started") and said["last"].startswith("5.5 s, epoch 4")
+    assert said["first"].startswith("0 s: the job starts") and said["last"].startswith("5.5 s: epoch 4")
     assert said["played"].startswith("0.1 s") or "epoch" in said["played"]
+    assert (
+        said["standing"] == ["Ended in good order, all exact", "standing good"] and "node-1 and node-2" in said["short"]
+    )
+    assert said["clicked"].startswith("0 s") and said["answers"] == 5 and said["unpainted"] == 0
     assert said["read"] == "5.5 s: fidelity 1.000" and said["rows"] == 5
     assert said["hidden"] == 2 and said["charts"] >= 7 and said["unnamed"] == 0
     assert said["verdict"] == "final output identical to the undisturbed run: yes"

@@ -255,7 +255,7 @@ def charts(found: Sweep, scenario: Scenario) -> list[Chart]:
             if np.isfinite(values).any()
         ]
         return Chart(
-            title=f"{title} by {found.parameter}",
+            title=f"{title} by {'uptime (SLA)' if nines else found.parameter}",
             x=f"{label}, days" if scaled else label,
             y=y,
             series=series,

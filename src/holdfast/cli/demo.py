@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from rich.console import Console
 
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
-from holdfast.cli.run import carry_out, make_folder, spark_on
+from holdfast.cli.run import INTERRUPTED, carry_out, make_folder, spark_on
 from holdfast.cli.shop import SHOP
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.digest import digest
@@ -73,9 +73,13 @@ def demo(
             SHOP, options, folder, session, display, None,
             faults=script, trigger="1 second", listeners=[display.heard], **common,
         )  # fmt: skip
+        _unless_interrupted(summary, folder)
         _say("the same job again, undisturbed and as fast as it goes, to compare")
-        calm = Display("undisturbed", epochs, True)
-        carry_out(SHOP, options, folder / "undisturbed", session, calm, None, listeners=[], **common)
+        calm = Display("undisturbed", epochs, False, brief=True)
+        _unless_interrupted(
+            carry_out(SHOP, options, folder / "undisturbed", session, calm, None, listeners=[calm.heard], **common),
+            folder,
+        )
     verdict = compared(folder, folder / "undisturbed", real, summary)
     (folder / VERDICT).write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
     write_page(digest(folder), folder / NAME)
@@ -83,6 +87,12 @@ def demo(
     answer(told, form, lambda console: _read(console, told))
     if not verdict["identical"]:
         raise typer.Exit(1)
+
+
+def _unless_interrupted(summary: Mapping[str, Any], folder: Path) -> None:
+    if summary["interrupted"]:
+        _say(f"interrupted, so there is no verdict; holdfast report {folder} makes a page of what there is")
+        raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager

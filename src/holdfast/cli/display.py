@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import TracebackType
 from typing import Any
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import progress
 from holdfast.report.frames import Tasks
 
 LINE_EVERY = 5.0
-NEWS = 6
+NEWS = 8
+FEWEST = 3
+"""So many of the newest are shown whatever else there is to show."""
 WIDEST = 40
 """Operators with more tasks than this are summed up instead of drawn."""
 STYLES = {"exact": "green", "tentative": "yellow", "catching up": "cyan", "down": "red"}
@@ -24,12 +26,13 @@ BAR = 24
 
 
 class Display:
-    """Listens to a job's history. ``quiet``: says nothing at all."""
+    """Listens to a job's history. ``quiet``: says nothing at all. ``brief``: one line, and only in a terminal."""
 
-    def __init__(self, title: str, epochs: int | None, quiet: bool) -> None:
+    def __init__(self, title: str, epochs: int | None, quiet: bool, brief: bool = False) -> None:
         self._title = title
         self._epochs = epochs
-        self._quiet = quiet
+        self._quiet = quiet or (brief and not _can_draw())
+        self._brief = brief
         self._job: Any = None
         self._tasks = Tasks()
         self._topology: dict[str, Any] = {}
@@ -43,17 +46,20 @@ class Display:
         self._said = 0.0
         self._said_epoch: int | None = None
         self._live: Live | None = None
+        self._lock = threading.RLock()  # events come in the job's threads, and the terminal is drawn in another
 
     def __enter__(self) -> Display:
         self._began = time.time()
-        if not self._quiet and progress.is_terminal:
-            self._live = Live(self._panel(), console=progress, refresh_per_second=8, transient=False)
+        if not self._quiet and _can_draw():
+            self._live = Live(
+                get_renderable=self._panel, console=progress, refresh_per_second=8, transient=self._brief,
+                vertical_overflow="crop",
+            )  # fmt: skip
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._live is not None:
-            self._live.update(self._panel())
             self._live.stop()
         elif not self._quiet and self._last and error is None:
             self._say_line()
@@ -64,6 +70,10 @@ class Display:
 
     def heard(self, event: dict[str, Any]) -> None:
         """A listener for the job's history."""
+        with self._lock:
+            self._hear(event)
+
+    def _hear(self, event: dict[str, Any]) -> None:
         before = bool(self._last)
         self._tasks.hear(event)
         match event["kind"]:
@@ -105,9 +115,12 @@ class Display:
                 self._tell(event, f"given back: {', '.join(event['nodes'])}, {event['alive']} are left")
             case "fault":
                 self._tell(event, f"fault: {event['fault']}")
-        if self._live is not None:
-            self._live.update(self._panel())
-        elif not self._quiet and event["kind"] == "answered" and time.monotonic() - self._said > LINE_EVERY:
+        if (
+            self._live is None
+            and not self._quiet
+            and event["kind"] == "answered"
+            and time.monotonic() - self._said > LINE_EVERY
+        ):
             self._said = time.monotonic()
             self._say_line()
 
@@ -128,9 +141,10 @@ class Display:
             progress.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
     def _line(self) -> str:
-        epochs = f"/{self._epochs - 1}" if self._epochs is not None else ""
+        done = self._last["epoch"]
+        of = f" ({done + 1} of {self._epochs})" if self._epochs is not None else ""
         return (
-            f"epoch {self._last.get('epoch', '-')}{epochs}  {self._rate():,.0f} rows/s  latency {self._seconds:.2f} s  "
+            f"epoch {done}{of}  {self._rate():,.0f} rows/s  latency {self._seconds:.2f} s  "
             f"state {_size(self._last.get('state_bytes', 0))}  fidelity {self._last.get('fidelity', 1.0):.3f}  "
             f"outputs {self._published['final']} final, {self._published['tentative']} tentative"
         )
@@ -139,24 +153,38 @@ class Display:
         return float(self._last.get("rows_in", 0) / self._seconds) if self._seconds else 0.0
 
     def _panel(self) -> Group:
-        table = Table(title=self._title, show_header=False, title_justify="left", expand=False)
-        table.add_column(style="bold")
-        table.add_column()
+        """As much as fits into the terminal, every line whole; what is newest is never what is left out."""
+        with self._lock:
+            return Group(*self._drawn())
+
+    def _drawn(self) -> list[Text]:
         done = self._last.get("epoch")
-        table.add_row("epoch", "starting" if done is None else self._progress(done + 1))
-        table.add_row("rows/s", f"{self._rate():,.0f}   latency {self._seconds:.2f} s")
-        age = "none yet" if self._checkpoint_at is None else f"{max(0.0, time.time() - self._checkpoint_at):.1f} s ago"
-        size = f"{_size(self._last.get('state_bytes', 0))}, {self._last.get('state_rows', 0):,} rows"
-        table.add_row("state", f"{size}   checkpoint {age}")
+        if self._brief:
+            return [_one_line(f"{self._title}  {'starting' if done is None else self._progress(done + 1)}")]
+        height = max(8, progress.size.height - 1)
+        lines = [_one_line(self._title, "bold"), *self._figures(done)]
+        news = [_one_line(told, "dim") for told in self._news]
+        room = height - len(lines) - min(len(news), FEWEST) - 1
+        lines += self._picture(max(0, room))
+        room = height - len(lines) - 1
+        return [*lines, Text(""), *news[-room:]] if room > 0 and news else lines
+
+    def _figures(self, done: int | None) -> list[Text]:
         fidelity = self._last.get("fidelity", 1.0)
-        shown = Text(f"{_bar(fidelity)} {fidelity:.3f}", style="green" if fidelity >= 1 else "yellow")
-        table.add_row("fidelity", shown)
+        age = "none yet" if self._checkpoint_at is None else f"{max(0.0, time.time() - self._checkpoint_at):.0f} s ago"
+        size = f"{_size(self._last.get('state_bytes', 0))}, {self._last.get('state_rows', 0):,} rows"
         counted = Text(f"{self._published['final']} final", style="green")
         counted.append(f"   {self._published['tentative']} tentative", style="yellow")
-        table.add_row("outputs", counted)
-        table.add_row("nodes", self._nodes())
-        table.add_row("recovery", self._recovering())
-        return Group(table, self._picture(), *[Text(news, style="dim") for news in self._news])
+        rows: list[tuple[str, str | Text]] = [
+            ("epoch", "starting" if done is None else self._progress(done + 1)),
+            ("rows/s", f"{self._rate():,.0f}   latency {self._seconds:.2f} s"),
+            ("state", f"{size}   checkpoint {age}"),
+            ("fidelity", Text(f"{_bar(fidelity)} {fidelity:.3f}", style="green" if fidelity >= 1 else "yellow")),
+            ("outputs", counted),
+            ("nodes", self._nodes()),
+            ("recovery", self._recovering()),
+        ]
+        return [_one_line(Text.assemble((f"{name:>9}  ", "bold"), told)) for name, told in rows]
 
     def _progress(self, done: int) -> str:
         if self._epochs is None:
@@ -166,7 +194,8 @@ class Display:
     def _nodes(self) -> Text:
         text = Text()
         for name, alive in sorted(self._tasks.nodes.items()):
-            text.append(f"{name}  ", style="green" if alive else "red strike")
+            # Not by its colour alone: there are terminals, and readers, without.
+            text.append(f"{name}  " if alive else f"✕ {name} lost  ", style="green" if alive else "red")
         return text
 
     def _recovering(self) -> Text:
@@ -179,7 +208,7 @@ class Display:
         if not lost:
             return Text("replicas took over, nothing was lost", style="cyan")
         told = f"{placed} of {len(lost)} tasks placed again"
-        return Text(f"{_bar(placed / len(lost))} {told}" + (f", {behind} epochs to catch up" if behind else ""), "cyan")
+        return Text(f"{_bar(placed / len(lost))} {told}" + (f", {behind} epochs behind" if behind else ""), "cyan")
 
     def _behind(self, lost: set[str]) -> int:
         if self._job is None:
@@ -188,40 +217,48 @@ class Display:
         homes = dict(standing.homes)  # another thread may be changing it
         return max((standing.head - home.position for task, home in homes.items() if str(task) in lost), default=0)
 
-    def _picture(self) -> Text:
+    def _picture(self, room: int) -> list[Text]:
         """One line an operator, every task a mark with its node; a task with a replica is underlined."""
-        text = Text()
         operators = self._topology.get("operators", [])
         width = max((len(each["name"]) for each in operators), default=0)
         fed = {stream["to"] for stream in self._topology.get("streams", [])}
         queries = {query["sink"] for query in self._topology.get("queries", [])}
+        lines = []
         for operator in operators:
             name = operator["name"]
             # As many as there are by now: operators are scaled while the job runs.
             count = sum(task.rpartition("/")[0] == name for task in self._tasks.status) or operator["parallelism"]
-            text.append(f"{name:>{width}}  ", style="bold")
+            text = Text(f"{name:>{max(9, width)}}  ", style="bold")
             if name not in fed:
-                text.append(f"{'●' * min(count, WIDEST)}", style="dim")
+                text.append("●" * min(count, WIDEST), style="not bold dim")
             elif count > WIDEST:
                 self._summed(text, name, count)
             else:
                 for number in range(count):
                     self._mark(text, f"{name}/{number}")
             onward = [stream["to"] for stream in self._topology["streams"] if stream["from"] == name]
-            text.append(f"  → {', '.join(onward)}" if onward else "", style="dim")
-            text.append("  ★ query\n" if name in queries else "\n", style="dim")
-        text.append(f"{'':>{width}}  ")
+            text.append(f"  → {', '.join(onward)}" if onward else "", style="not bold dim")
+            text.append("  ★ query" if name in queries else "", style="not bold dim")
+            lines.append(_one_line(text))
+        legend = Text(f"{'':>{max(9, width)}}  ")
         for status, mark in MARKS.items():
-            text.append(f"{mark} {status}  ", style=STYLES[status])
-        text.append("underlined: has a replica\n", style="dim underline")
-        return text
+            legend.append(f"{mark} {status}  ", style=STYLES[status])
+        legend.append("underlined: replica", style="dim underline")
+        if room > len(lines):
+            return [*lines, *([_one_line(legend)] if lines else [])]
+        if room == len(lines) or room < 1:
+            return lines[:room]
+        return [
+            *lines[: room - 1],
+            _one_line(f"{'':>{max(9, width)}}  and {len(lines) - room + 1} more operators", "dim"),
+        ]
 
     def _mark(self, text: Text, task: str) -> None:
         status = self._tasks.status.get(task, "down")
         underline = " underline" if task in self._tasks.replicas else ""
-        text.append(MARKS[status], style=STYLES[status] + underline)
+        text.append(MARKS[status], style="not bold " + STYLES[status] + underline)
         home = self._tasks.homes.get(task, "")
-        text.append(f"{home.removeprefix('node-'):<2}", style="dim" + underline)
+        text.append(f"{home.removeprefix('node-'):<2}", style="not bold dim" + underline)
         text.append(" ")
 
     def _summed(self, text: Text, name: str, count: int) -> None:
@@ -229,6 +266,17 @@ class Display:
         for status, mark in MARKS.items():
             if among := standing.count(status):
                 text.append(f"{mark} x {among}  ", style=STYLES[status])
+
+
+def _can_draw() -> bool:
+    """Whether there is a terminal whose lines can be drawn again."""
+    return progress.is_terminal and not progress.is_dumb_terminal
+
+
+def _one_line(told: str | Text, style: str = "") -> Text:
+    text = Text(told, style=style) if isinstance(told, str) else told
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _bar(share: float) -> str:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 SETUP = "run.json"
 SUMMARY = "summary.json"
 ROADS = "linear-road"
+INTERRUPTED = 130
+"""Exit code, as shells know it."""
 _MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
 
@@ -176,6 +178,8 @@ def run(
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
+    if summary["interrupted"]:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _growing(master: str, nodes: int | None, max_nodes: int | None, pool: int) -> dict[str, str]:
@@ -249,10 +253,14 @@ def carry_out(
     parallelism: int | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Run the job to its end, watched by this display; ``settings`` are those of ``holdfast.start``. Its summary."""
+    """Run the job to its end, watched by this display; ``settings`` are those of ``holdfast.start``. Its summary.
+
+    Interrupted, the job ends after the epoch at hand, so that it can go on later; the summary says so.
+    """
     from holdfast.runtime.spark import start
 
     began = time.monotonic()
+    interrupted = False
     pipeline = chosen.pipeline() if parallelism is None else chosen.pipeline(parallelism=parallelism)
     with display:
         job = start(
@@ -268,9 +276,10 @@ def carry_out(
         try:
             job.awaitTermination()
         except KeyboardInterrupt:
-            progress.print("stopping after this epoch; run the same command again to go on", highlight=False)
+            interrupted = True
+            progress.print("interrupted: stopping after this epoch; again to stop at once", highlight=False)
             job.stop()
-    summary = summarise(folder, chosen.name, time.monotonic() - began)
+    summary = {**summarise(folder, chosen.name, time.monotonic() - began), "interrupted": interrupted}
     _put(folder / SUMMARY, summary)
     return summary
 
@@ -403,4 +412,6 @@ def _read(console: Console, summary: dict[str, Any]) -> None:
             highlight=False,
         )
     console.print(f"output, history and summary in {summary['out']}", highlight=False, soft_wrap=True)
+    if summary["interrupted"]:
+        console.print("it was interrupted; the same command with that --out goes on", highlight=False, soft_wrap=True)
     console.print(f"holdfast report {summary['out']} makes a page of it", highlight=False, soft_wrap=True)

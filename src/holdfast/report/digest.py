@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.attachments import attachments
 from holdfast.report.clock import seconds
 from holdfast.report.comparison import compare
-from holdfast.report.frames import frames
+from holdfast.report.frames import Tasks, frames
+from holdfast.report.short import in_short, standing
 from holdfast.report.timeline import LANES, timeline
 from holdfast.runtime.history import read_history
-from holdfast.runtime.story import recoveries
+from holdfast.runtime.story import Recovery, recoveries
 from holdfast.topology import Topology, topology_from
 
 POINTS = 1500
@@ -31,6 +33,13 @@ def digest(folder: Path) -> dict[str, Any]:
     told["summary"] = _read(folder / "summary.json")
     told["verdict"] = _read(folder / "verdict.json")
     told["attachments"] = attachments(folder)
+    if told["running"]:
+        # Nobody here can know which of the two it is.
+        heard = datetime.fromtimestamp(told["began"] + told["elapsed"], UTC)
+        told["standing"] = {
+            "level": "fair",
+            "text": f"Still running, or killed: the history has no end; last heard {heard:%F %T} UTC",
+        }
     if told["setup"].get("workload"):
         told["title"] = f"{told['setup']['workload']} in {folder.name}"
     return told
@@ -45,9 +54,11 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
     topology = started[-1].get("topology") if started else None
     model = topology_from(topology) if topology else None
     end = ending(events)
-    return {
+    found = recoveries(events)
+    told = {
         "title": title,
         "began": events[0]["time"],
+        "elapsed": events[-1]["time"] - events[0]["time"],
         "seconds": times[-1],
         "running": end is None,
         "error": end["error"] if end is not None else None,
@@ -67,12 +78,32 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
             for event, time in zip(events, times, strict=True)
             if event["kind"] == "checkpoint"
         ],
-        "recoveries": _recoveries(events, times, model),
+        "recoveries": _recoveries(events, times, model, found),
         "setup": {},
         "summary": {},
         "verdict": {},
         "attachments": [],
     }
+    told["standing"] = _standing(events, told)
+    told["short"] = in_short(told, found)
+    return told
+
+
+def _standing(events: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, str]:
+    tasks = Tasks()
+    last = None
+    for event in events:
+        tasks.hear(event)
+        if event["kind"] == "started":
+            last = None
+        elif event["kind"] == "epoch":
+            last = event
+        elif event["kind"] == "checkpoint" and last is not None and event["epoch"] >= last["epoch"]:
+            # The state of every task at the newest epoch: whoever was behind has caught up.
+            last = {**last, "absent": 0, "tentative": 0}
+            tasks.status = dict.fromkeys(tasks.status, "exact")
+    down = list(tasks.status.values()).count("down") if told["running"] else 0
+    return standing(last, told["error"], told["running"], down)
 
 
 def ending(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -187,11 +218,10 @@ def _outputs(events: Sequence[Mapping[str, Any]], times: Sequence[float]) -> lis
 
 
 def _recoveries(
-    events: Sequence[dict[str, Any]], times: Sequence[float], topology: Topology | None
+    events: Sequence[dict[str, Any]], times: Sequence[float], topology: Topology | None, found: Sequence[Recovery]
 ) -> list[dict[str, Any]]:
     at = {event["time"]: time for event, time in zip(events, times, strict=True) if event["kind"] == "nodes lost"}
     told = []
-    found = recoveries(events)
     for number, each in enumerate(found):
         entry = {**each.as_json(), "t": at[each.at], "comparison": None}
         if topology is not None and number >= len(found) - COMPARED:

@@ -52,4 +52,5 @@ def _plain(content: dict[str, Any] | None) -> str:
         f"<li>{entry['t']:.1f} s: <b>{html.escape(entry['title'])}</b> {html.escape(entry['detail'])}</li>"
         for entry in content["timeline"]
     )
-    return f"<h2>What happened</h2><ol>{''.join(lines)}</ol>"
+    short = f"<p><b>{html.escape(content['standing']['text'])}</b></p><p>{html.escape(' '.join(content['short']))}</p>"
+    return f"{short}<h2>What happened</h2><ol>{''.join(lines)}</ol>"

@@ -1,12 +1,15 @@
 """Outputs of a job: staged by the task that made them, published by the driver, read back by anybody.
 
 A run may be broken off, so what its sinks wrote waits under ``output/staged`` until the epoch is journalled; publishing
-moves it under its own name, once. Final output supersedes tentative output of the same task and epoch.
+moves it under its own name, once. Final output supersedes tentative output of the same task and epoch, also where
+it has no rows and so leaves no file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Invalid
+from holdfast.runtime.history import read_history
 from holdfast.state.files import Files, LocalFiles, open_files
+from holdfast.state.store import Store
 from holdfast.topology import Task
 
 Kind = Literal["final", "tentative"]
@@ -87,8 +92,8 @@ def newest_final(files: Files) -> dict[Task, int]:
 def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
     """The output of a run, in the order of epoch and task.
 
-    ``final``: exact rows alone. ``tentative``: every tentative row, superseded or not. ``latest``: the final rows of a
-    task's epoch where there are some, else its tentative ones; ``fidelity`` tells (1 for final rows).
+    ``final``: exact rows alone. ``tentative``: every tentative row, superseded or not. ``latest``: of a task's epoch
+    what is final, be it no row at all, else its tentative rows; ``fidelity`` tells (1 for final rows).
     """
     if view not in ("latest", "final", "tentative"):
         raise Invalid(f"view must be latest, final or tentative, got {view!r}")
@@ -97,7 +102,13 @@ def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
         raise Invalid(f"{directory}: no output here; give the folder of a run (its --out)")
     final = written(files, "final")
     tentative = written(files, "tentative")
-    chosen = {"latest": {**tentative, **final}, "final": final, "tentative": tentative}[view]
+    match view:
+        case "final":
+            chosen = final
+        case "tentative":
+            chosen = tentative
+        case "latest":
+            chosen = {**_standing(files.url, final, tentative), **final}
     tables = []
     for key in sorted(chosen):
         table = pq.read_table(pa.BufferReader(files.read(chosen[key])))
@@ -105,3 +116,28 @@ def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
             table = table.append_column("fidelity", pa.repeat(pa.scalar(1.0), len(table)))
         tables.append(table)
     return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _standing(
+    url: str, final: Mapping[tuple[int, Task], str], tentative: Mapping[tuple[int, Task], str]
+) -> dict[tuple[int, Task], str]:
+    """Tentative outputs that nothing final supersedes: those of epochs that their task has not answered exactly yet.
+
+    It has, up to the newest checkpoint, up to the last epoch of which it has final rows, and up to the last epoch that
+    the history (of a store on a local disk) says it was exact in.
+    """
+    open_ = {key: path for key, path in tentative.items() if key not in final}
+    if not open_:
+        return {}
+    everybody = max((kept.epoch for kept in Store(url).checkpoints()), default=-1)
+    exact: dict[Task, int] = {}
+    for epoch, task in final:
+        exact[task] = max(epoch, exact.get(task, -1))
+    tasks = {task for _, task in open_}
+    with contextlib.suppress(Invalid):
+        for event in read_history(url):
+            if event["kind"] == "epoch":
+                for task in tasks:
+                    if str(task) not in event.get("inexact", {}):
+                        exact[task] = max(event["epoch"], exact.get(task, -1))
+    return {(epoch, task): path for (epoch, task), path in open_.items() if epoch > max(everybody, exact.get(task, -1))}

@@ -55,8 +55,13 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
     open_: list[Recovery] = []
     begun: dict[int, dict[str, Any]] = {}
     final: Mapping[str, Any] | None = None
+    over = False
     for event in events:
         match event["kind"]:
+            case "started" | "stopped":
+                over = event["kind"] == "stopped"
+            case "nodes lost" if over:
+                pass  # nodes that go when the job has ended take nothing with them
             case "nodes lost" if open_ and _together(open_[-1], event):
                 open_[-1].nodes = [*open_[-1].nodes, *event["nodes"]]
                 open_[-1].down = [*open_[-1].down, *event["down"]]
@@ -91,6 +96,11 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
                     for each in open_:
                         each.exact_after = _after(each, event)
                     open_ = []
+            case "checkpoint":
+                # The state of every task at that epoch: who was lost before it has caught up, also without a new epoch.
+                for each in [each for each in open_ if each.epoch is not None and event["epoch"] >= each.epoch]:
+                    each.exact_after = _after(each, event)
+                    open_.remove(each)
     return told
 
 

@@ -17,10 +17,29 @@ function tag(name, attributes, ...children) {
   return element;
 }
 
-function nice(most) {
-  if (!(most > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= most * 0.999999);
+/* Round values from 0 up to at least `most`, at most `count` + 1 of them; of bytes, round in powers of 1024. */
+function ticks(most, count, binary) {
+  if (!(most > 0)) return [0, 1];
+  const unit = binary ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : 1;
+  const wanted = most / unit / count;
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= wanted * 0.999999) * unit;
+  const steps = Math.ceil(most / step - 1e-9);
+  return [...Array(steps + 1).keys()].map((each) => each * step);
+}
+
+/* Round seconds within a run of so many. */
+function timeTicks(seconds, count) {
+  const wanted = seconds / count;
+  const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200].find((each) => each >= wanted) || wanted;
+  const found = [];
+  for (let at = 0; at <= seconds * 1.000001; at += step) found.push(at);
+  return found;
+}
+
+function clock(t) {
+  if (t < 600) return `${+t.toFixed(1)} s`;
+  return t < 36000 ? `${+(t / 60).toFixed(1)} min` : `${+(t / 3600).toFixed(1)} h`;
 }
 
 function short(value) {
@@ -37,10 +56,11 @@ function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return `${unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${unit ? +value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }
 
-/* chart: {title, unit, x: [...], series: [{name, y: [...], step, dots}], top, format, failures: [...], xname} */
+/* chart: {title, x: [...], series: [{name, y: [...], step, dots}], top, format, failures: [...], behind: [[from, to]], until, xname}.
+   Over time all charts of a page have the same axis, from 0 to `until`, so that they can be read below one another. */
 function drawChart(place, chart) {
   const kept = place.querySelector("details");
   const open = Boolean(kept && kept.open);
@@ -55,27 +75,26 @@ function drawChart(place, chart) {
   }
   const width = Math.max(300, Math.min(1056, place.clientWidth || document.getElementById("facts").clientWidth)), height = 200;
   const left = 64, right = 12, up = 12, low = 28;
-  const first = chart.x[0], last = Math.max(chart.x[chart.x.length - 1], first + 1e-9);
-  const all = chart.series.flatMap((one) => one.y.filter((y) => y !== null));
-  const top = chart.top || nice(Math.max(0, ...all));
+  const first = chart.xname ? chart.x[0] : 0, last = Math.max(chart.xname ? 0 : chart.until, chart.x[chart.x.length - 1], first + 1e-9);
+  const all = chart.series.flatMap((one) => one.y.filter((y) => y !== null && y !== undefined));
+  const levels = ticks(chart.top || all.reduce((most, y) => Math.max(most, y), 0), 4, format === bytes);
+  const top = levels[levels.length - 1];
   const px = (x) => left + ((x - first) / (last - first)) * (width - left - right);
   const py = (y) => up + (1 - y / top) * (height - up - low);
   const svg = make("svg", { width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0" });
   svg.setAttribute("aria-label", describe(chart, format));
-  for (let i = 0; i <= 4; i += 1) {
-    const y = (top * i) / 4;
+  for (const [from, to] of chart.behind || []) svg.append(make("rect", { class: "behind", x: px(from), width: Math.max(1, px(to) - px(from)), y: up, height: height - up - low }));
+  for (const y of levels) {
     svg.append(make("line", { class: "grid", x1: left, x2: width - right, y1: py(y), y2: py(y) }));
     const label = make("text", { class: "soft", x: left - 8, y: py(y) + 4, "text-anchor": "end" });
     label.append(format(y));
     svg.append(label);
   }
-  const few = width < 480 ? 3 : 6;
-  const ticks = chart.xname ? Math.max(...[1, 2, 3, 4, 5, 6].filter((each) => each <= few && (last - first) % each === 0)) : few;
-  for (let i = 0; i <= ticks; i += 1) {
-    const x = first + ((last - first) * i) / ticks;
-    const anchor = i === ticks ? "end" : i ? "middle" : "start";
-    const label = make("text", { class: "soft", x: px(x), y: height - 8, "text-anchor": anchor });
-    label.append(`${+x.toFixed(last - first < 10 ? 1 : 0)}${chart.xname ? "" : " s"}`);
+  const few = width < 480 ? 3 : 8;
+  const steps = chart.xname ? chart.x.filter((x) => Math.round(x - first) % Math.ceil((last - first) / few) === 0) : timeTicks(last, few);
+  for (const x of steps) {
+    const label = make("text", { class: "soft", x: px(x), y: height - 8, "text-anchor": px(x) > width - 40 ? "end" : "middle" });
+    label.append(chart.xname ? String(x) : clock(x));
     svg.append(label);
   }
   for (const at of chart.failures || []) {
@@ -126,6 +145,7 @@ function drawChart(place, chart) {
   const keys = tag("ul", { class: "keys" });
   chart.series.forEach((one, number) => keys.append(tag("li", {}, tag("i", { style: `background: var(--s${number % 6})` }), one.name)));
   if ((chart.failures || []).length) keys.append(tag("li", {}, tag("i", { style: "background: var(--down)" }), "nodes lost"));
+  if ((chart.behind || []).length) keys.append(tag("li", {}, tag("i", { class: "band" }), "until exact again"));
   figure.append(keys, svg, read);
   const details = tag("details", {}, tag("summary", {}, "As a table"));
   details.addEventListener("toggle", () => {
@@ -149,9 +169,10 @@ function describe(chart, format) {
 }
 
 function table(columns, rows, caption, ours) {
-  const numeric = columns.map((_, i) => rows.length > 0 && rows.every((row) => /^[-\d.,]* ?(s|%|k|M|G|B|KiB|MiB|GiB)?$/.test(row[i])));
+  const numeric = columns.map((_, i) => rows.length > 0 && rows.every((row) => /^[-\d.,]* ?(s|min|h|%|k|M|G|B|KiB|MiB|GiB)?$/.test(row[i])));
   const head = tag("tr", {}, ...columns.map((name, i) => tag("th", numeric[i] ? { scope: "col", class: "number" } : { scope: "col" }, name)));
   const body = rows.map((row, r) => tag("tr", ours === r ? { class: "ours" } : {}, ...row.map((cell, i) => tag("td", numeric[i] ? { class: "number" } : {}, cell))));
-  const made = tag("table", {}, ...(caption ? [tag("caption", {}, caption)] : []), tag("thead", {}, head), tag("tbody", {}, ...body));
-  return tag("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption || "table" }, made);
+  const named = columns.some((name) => name);
+  const made = tag("table", { "aria-label": caption }, ...(named ? [tag("thead", {}, head)] : []), tag("tbody", {}, ...body));
+  return tag("div", {}, tag("p", { class: "caption", "aria-hidden": "true" }, caption), tag("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption }, made));
 }

@@ -1,7 +1,7 @@
 /* The page: takes the data that stands in it, or, live, asks for it every second. */
 
 const byId = (id) => document.getElementById(id);
-const COLOURS = { failures: "--down", nodes: "--node", replicas: "--catching", plans: "--s1", replays: "--s2", checkpoints: "--soft", job: "--ink" };
+const COLOURS = { failures: "--down", nodes: "--node", replicas: "--catching", plans: "--s1", scaling: "--s4", replays: "--s2", checkpoints: "--soft", job: "--ink" };
 const hidden = new Set();
 let frames = [];
 let topology = null;
@@ -30,23 +30,34 @@ function drawFacts(data) {
   const place = data.master ? `${plural(data.nodes, "node")} on ${data.master}` : "";
   const when = new Date(data.began * 1000).toISOString().slice(0, 16).replace("T", " ");
   byId("lead").textContent = `${when} UTC, ${data.seconds.toFixed(1)} s${place ? `, ${place}` : ""}${data.sittings > 1 ? `, in ${data.sittings} sittings` : ""}${data.error ? `. Failed: ${data.error}` : ""}`;
+  byId("standing").textContent = data.standing.text;
+  byId("standing").className = `standing ${data.standing.level}`;
+  byId("short").replaceChildren(...data.short.map((each) => tag("p", {}, each)));
   const verdict = byId("verdict");
   verdict.hidden = !("identical" in data.verdict);
   if (!verdict.hidden) {
     verdict.textContent = `${data.verdict.text}: ${data.verdict.identical ? "yes" : "no"}`;
-    verdict.className = data.verdict.identical ? "" : "bad";
+    verdict.className = `standing ${data.verdict.identical ? "good" : "bad"}`;
   }
+}
+
+const WORDS = { started: "the job starts", "nodes joined": "nodes joined", "nodes lost": "nodes are lost", missing: "a task's state is missing",
+  "recovery plan": "tasks get their places", replicas: "replicas are made", "replicas planned": "replicas are planned", scaled: "an operator is scaled" };
+
+/* How a moment reads: `61.6 s: nodes are lost. 4 exact, 4 down.` */
+function moment(now, said) {
+  const what = now.what === "epoch" ? `epoch ${now.epoch} is answered with fidelity ${now.fidelity.toFixed(3)}` : WORDS[now.what] || now.what;
+  return `${clock(now.t)}: ${what}. Tasks: ${said}.`;
 }
 
 function drawMoment() {
   const number = Number(byId("moment").value);
   const now = standing(frames, number);
   const said = drawTopology(byId("picture"), topology, now);
-  const epoch = now.epoch === null ? "" : `, epoch ${now.epoch}`;
-  const fidelity = now.fidelity === null ? "" : `, fidelity ${now.fidelity.toFixed(3)}`;
-  const text = `${now.t.toFixed(1)} s${epoch}: ${now.what}${fidelity}. Tasks: ${said}.`;
+  const text = moment(now, said);
   byId("now").textContent = text;
   byId("moment").setAttribute("aria-valuetext", text);
+  pointLanes(now.t);
   byId("nodes").replaceChildren(...Object.keys(now.nodes).sort().map((name) => {
     const tasks = Object.entries(now.homes).filter(([, node]) => node === name).map(([task]) => task);
     return tag("span", now.nodes[name] ? {} : { class: "gone" }, `${name}: ${now.nodes[name] ? tasks.join(", ") || "idle" : "lost"}`);
@@ -59,7 +70,6 @@ function play(on) {
   playing = null;
   if (on && Number(slider.value) >= Number(slider.max)) slider.value = 0;
   byId("play").textContent = on ? "Pause" : "Play";
-  byId("play").setAttribute("aria-pressed", String(on));
   if (!on) return;
   following = false;
   const step = () => {
@@ -93,33 +103,74 @@ function drawPlayer(data) {
   drawMoment();
 }
 
+/* From each loss until everything was exact again, or until now. */
+function behind(data) {
+  return data.recoveries.map((each) => [each.t, each.exact_after_s === null ? data.seconds : Math.min(data.seconds, each.t + each.exact_after_s)]);
+}
+
+function showAt(t) {
+  let best = 0;
+  frames.forEach((frame, i) => { if (frame.t <= t + 0.001) best = i; });
+  play(false);
+  following = false;
+  byId("moment").value = best;
+  if (topology) drawMoment();
+}
+
+let lanesX = null;
+function pointLanes(t) {
+  const line = byId("lanes").querySelector(".now");
+  if (line === null || lanesX === null) return;
+  line.setAttribute("x1", lanesX(t));
+  line.setAttribute("x2", lanesX(t));
+}
+
 function drawLanes(data) {
   const lanes = data.lanes.filter((lane) => data.timeline.some((each) => each.lane === lane));
-  const width = Math.max(640, Math.min(1056, byId("lanes").clientWidth || 1056)), left = 96, right = 16, row = 26;
-  const height = lanes.length * row + 30;
+  const width = Math.max(300, Math.min(1056, byId("lanes").clientWidth || 1056)), left = 92, right = 14, row = 26, high = 34;
+  const height = high + lanes.length * row + 34;
   const px = (t) => left + (t / Math.max(data.seconds, 0.001)) * (width - left - right);
-  const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${data.timeline.length} events; the list below has them in words` });
+  lanesX = px;
+  const svg = make("svg", { width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${plural(data.epochs.length, "answer")} and ${plural(data.timeline.length, "event")}; the list below has the events in words` });
+  const named = (text, y) => { const label = make("text", { class: "soft", x: 8, y }); label.append(text); return label; };
+  for (const [from, to] of behind(data)) svg.append(make("rect", { class: "behind", x: px(from), width: Math.max(1, px(to) - px(from)), y: 4, height: height - 32 }));
+  svg.append(named("answers", high - 8), make("line", { class: "grid", x1: left, x2: width - right, y1: high, y2: high }));
+  // One bar an epoch, at the time of its answer and as high as its fidelity: gaps are times without an answer.
+  const thick = Math.max(1.5, Math.min(6, ((width - left - right) / Math.max(1, data.epochs.length)) * 0.6));
+  for (const each of data.epochs) {
+    const tall = Math.max(2, each.fidelity * (high - 8));
+    const bar = make("rect", { x: px(each.t) - thick / 2, width: thick, y: high - tall, height: tall, fill: each.fidelity < 1 ? "var(--tentative)" : "var(--exact)" });
+    bar.append(make("title", {}, `${clock(each.t)}: epoch ${each.epoch}, fidelity ${each.fidelity.toFixed(3)}`));
+    svg.append(bar);
+  }
   lanes.forEach((lane, i) => {
-    const y = 14 + i * row;
-    const label = make("text", { class: "soft", x: 8, y: y + 4 });
-    label.append(lane);
-    svg.append(label, make("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
+    const y = high + 20 + i * row;
+    svg.append(named(lane, y + 4), make("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
     for (const event of data.timeline.filter((each) => each.lane === lane)) {
       const colour = `var(${COLOURS[lane]})`;
       const mark = event.until !== undefined
         ? make("rect", { x: px(event.t), y: y - 6, width: Math.max(4, px(event.until) - px(event.t)), height: 12, rx: 3, fill: colour })
         : make("circle", { cx: px(event.t), cy: y, r: 5, fill: colour });
-      mark.append(make("title", {}, `${event.t.toFixed(1)} s: ${event.title}. ${event.detail}`));
+      mark.append(make("title", {}, `${clock(event.t)}: ${event.title}. ${event.detail}`));
       svg.append(mark);
     }
   });
-  for (let i = 0; i <= 5; i += 1) {
-    const t = (data.seconds * i) / 5;
-    const label = make("text", { class: "soft", x: px(t), y: height - 8, "text-anchor": i === 5 ? "end" : i ? "middle" : "start" });
-    label.append(`${+t.toFixed(data.seconds < 10 ? 1 : 0)} s`);
+  for (const t of timeTicks(data.seconds, width < 480 ? 3 : 8)) {
+    const label = make("text", { class: "soft", x: px(t), y: height - 8, "text-anchor": px(t) > width - 40 ? "end" : "middle" });
+    label.append(clock(t));
     svg.append(label);
   }
+  svg.append(make("line", { class: "now", x1: px(0), x2: px(0), y1: 2, y2: height - 26, visibility: topology ? "visible" : "hidden" }));
+  svg.addEventListener("click", (event) => {
+    const box = svg.getBoundingClientRect();
+    showAt((((event.clientX - box.left) * (width / box.width) - left) / (width - left - right)) * data.seconds);
+  });
   byId("lanes").replaceChildren(svg);
+  const keys = [["--exact", "an answer, exact"], ["--tentative", "an answer, tentative: as high as its fidelity"]].map(([colour, text]) => tag("li", {}, tag("i", { style: `background: var(${colour}); width: .4rem; height: .9rem` }), text));
+  if (data.recoveries.length) keys.push(tag("li", {}, tag("i", { class: "band" }), "from the loss of nodes until exact again"));
+  keys.push(tag("li", {}, tag("i", { style: "background: var(--focus); width: .15rem; height: .9rem" }), "the moment shown above"));
+  byId("lane-keys").replaceChildren(...keys);
+  if (topology && frames.length) pointLanes(standing(frames, Number(byId("moment").value)).t);
 }
 
 function drawEvents(data) {
@@ -142,44 +193,46 @@ function drawEvents(data) {
     const item = tag("li", { "data-lane": event.lane, class: event.lane }, tag("time", {}, `${event.t.toFixed(2)} s`),
       tag("span", { class: "what" }, tag("b", {}, event.title), epoch, " ", tag("small", {}, event.detail)));
     item.hidden = hidden.has(event.lane);
+    item.addEventListener("click", () => { if (String(getSelection()) === "") showAt(event.t); });
     return item;
   }));
 }
 
 function drawCharts(data) {
-  const x = data.epochs.map((each) => each.t), failures = data.recoveries.map((each) => each.t);
+  const x = data.epochs.map((each) => each.t);
+  const common = { failures: data.recoveries.map((each) => each.t), behind: behind(data), until: data.seconds };
   const sinks = data.topology ? data.topology.operators.filter((each) => each.priority).map((each) => each.name) : [];
   const series = [{ name: "fidelity", step: true, y: data.epochs.map((each) => each.fidelity) }];
   if (sinks.length > 1) {
     for (const sink of sinks) series.push({ name: `query ${sink}`, step: true, y: data.epochs.map((each) => each.queries[sink] ?? 1) });
   }
   const three = (value) => (value === null || value === undefined ? "none" : value.toFixed(3));
-  drawChart(byId("fidelity-chart"), { title: "Fidelity of the answer to each epoch", x, top: 1, series, failures, format: three });
+  drawChart(byId("fidelity-chart"), { title: "Fidelity of the answer to each epoch", x, top: 1, series, ...common, format: three });
   drawChart(byId("outputs-chart"), {
-    title: "Outputs published so far (one task's rows of one epoch each)", x: data.outputs.map((each) => each.t), failures,
+    title: "Outputs published so far (one task's rows of one epoch each)", x: data.outputs.map((each) => each.t), ...common,
     series: ["final", "tentative"].map((of) => ({ name: of, step: true, y: data.outputs.map((each) => each[of]) })),
   });
   drawChart(byId("latency-chart"), {
-    title: "Latency: seconds from the arrival of an epoch to its answer", x, failures,
+    title: "Latency: seconds from the arrival of an epoch to its answer", x, ...common,
     series: [{ name: "latency", y: data.epochs.map((each) => each.latency) }],
   });
   drawChart(byId("rate-chart"), {
-    title: "Throughput: rows of an epoch over its latency, rows/s", x, failures,
+    title: "Throughput: rows of an epoch over its latency, rows/s", x, ...common,
     series: [{ name: "rows/s", y: data.epochs.map((each) => (each.latency ? each.rows / each.latency : null)) }],
   });
   const holders = [...new Set(data.epochs.flatMap((each) => Object.keys(each.state)))];
   const all = { name: "all exact tasks", y: data.epochs.map((each) => each.state_bytes) };
   const parts = holders.map((name) => ({ name, y: data.epochs.map((each) => each.state[name] ?? null) }));
-  drawChart(byId("state-chart"), { title: "State held by tasks that are exact", x, failures, format: bytes, series: holders.length > 1 ? [all, ...parts] : [all] });
+  drawChart(byId("state-chart"), { title: "State held by tasks that are exact", x, ...common, format: bytes, series: holders.length > 1 ? [all, ...parts] : [all] });
   drawChart(byId("checkpoint-chart"), {
-    title: "Bytes written by each checkpoint", x: data.checkpoints.map((each) => each.t), failures, format: bytes,
+    title: "Bytes written by each checkpoint", x: data.checkpoints.map((each) => each.t), ...common, format: bytes,
     series: [{ name: "bytes", dots: true, y: data.checkpoints.map((each) => each.bytes) }],
   });
 }
 
 function drawRecovery(each, number, data) {
   const article = tag("article", {});
-  article.append(tag("h3", {}, `${number}. ${each.nodes.join(", ")} at ${each.t.toFixed(1)} s${each.epoch === null ? "" : `, epoch ${each.epoch}`}`));
+  article.append(tag("h3", {}, `${number}. ${each.nodes.join(", ")} lost at ${clock(each.t)}${each.epoch === null ? "" : `, epoch ${each.epoch}`}`));
   const facts = [`Down: ${each.down.join(", ") || "nothing, replicas took over"}.`];
   if (each.promoted.length) facts.push(`Replicas took over: ${each.promoted.join(", ")}.`);
   if (each.answered_after_s !== null) facts.push(`Next answer after ${each.answered_after_s.toFixed(2)} s with fidelity ${each.answered_fidelity.toFixed(3)}.`);
@@ -266,7 +319,7 @@ byId("moment").addEventListener("input", () => {
 let resized;
 addEventListener("resize", () => {
   clearTimeout(resized);
-  resized = setTimeout(() => { if (shown) { drawLanes(shown); drawCharts(shown); drawRecoveries(shown); } }, 200);
+  resized = setTimeout(() => { if (shown) { drawPlayer(shown); drawLanes(shown); drawCharts(shown); drawRecoveries(shown); } }, 200);
 });
 const embedded = JSON.parse(byId("data").textContent);
 if (embedded === null) follow(); else draw(embedded);

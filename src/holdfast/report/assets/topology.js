@@ -35,22 +35,24 @@ function taskMark(status, replica) {
   return group;
 }
 
-function layout(topology) {
+function layout(topology, room) {
   const columns = [];
   for (const operator of topology.operators) (columns[operator.column] = columns[operator.column] || []).push(operator);
   const places = {};
   let height = 0;
-  const wide = 190;
+  // As wide as there is room for; on a narrow screen the picture scrolls.
+  const edge = room < 500 ? 44 : 70;
+  const wide = Math.max(84, Math.min(280, (room - edge - 100) / Math.max(1, columns.length - 1)));
   columns.forEach((operators, c) => {
     let y = 30;
     for (const operator of operators) {
       const drawn = Math.min(operator.tasks, TALLEST);
-      places[operator.name] = { x: 90 + c * wide, y, drawn, operator };
+      places[operator.name] = { x: edge + c * wide, y, drawn, operator };
       y += 26 + drawn * 34 + 18;
     }
     height = Math.max(height, y);
   });
-  return { places, width: 90 + (columns.length - 1) * wide + 110, height };
+  return { places, wide, width: edge + (columns.length - 1) * wide + (wide < 180 ? 64 : 100), height };
 }
 
 function receivers(stream, from, to) {
@@ -67,7 +69,7 @@ function receivers(stream, from, to) {
 }
 
 function drawTopology(place, topology, now) {
-  const { places, width, height } = layout(topology);
+  const { places, wide, width, height } = layout(topology, place.clientWidth || 1000);
   const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   const at = (name, number) => ({ x: places[name].x, y: places[name].y + 34 + Math.min(number, places[name].drawn - 1) * 34 });
   // Tasks of another shape than the one at this moment are not there; before anything is known, all are drawn.
@@ -89,7 +91,7 @@ function drawTopology(place, topology, now) {
   svg.append(edges);
   const counts = {};
   for (const { operator, x, y, drawn } of Object.values(places)) {
-    const name = make("text", { x, y: y + 2, "text-anchor": "middle", "font-weight": "600" });
+    const name = make("text", { class: "halo", x, y: y + 2, "text-anchor": "middle", "font-weight": "600" });
     name.append(operator.name + (operator.priority ? " ★" : ""));
     svg.append(name);
     for (let number = 0; number < operator.tasks; number += 1) {
@@ -101,12 +103,13 @@ function drawTopology(place, topology, now) {
       const mark = taskMark(status, task in now.replicas);
       const spot = at(operator.name, number);
       mark.setAttribute("transform", `translate(${spot.x} ${spot.y})`);
-      const home = now.homes[task] ? ` on ${now.homes[task]}` : "";
+      const on = now.homes[task] ? ` on ${now.homes[task]}` : "";
       const replica = now.replicas[task] ? `, replica on ${now.replicas[task]}` : "";
-      mark.append(make("title", {}, `${task}: ${status}${home}${replica}`));
+      mark.append(make("title", {}, `${task}: ${status}${on}${replica}`));
       svg.append(mark);
-      const label = make("text", { class: "soft", x: spot.x + 19, y: spot.y + 4 });
-      label.append(operator.source ? `${number}` : `${number} ${(now.homes[task] || "").replace("node-", "n")}`);
+      const label = make("text", { class: "soft halo", x: spot.x + 19, y: spot.y + 4 });
+      const home = now.homes[task] || "";
+      label.append(operator.source ? `${number}` : `${number} ${wide >= 180 ? home : home.replace("node-", "n")}`);
       svg.append(label);
     }
     if (operator.tasks > drawn) {
@@ -115,6 +118,7 @@ function drawTopology(place, topology, now) {
       svg.append(more);
     }
   }
+  delete counts.source;
   const said = Object.entries(counts).map(([status, count]) => `${count} ${status}`).join(", ");
   svg.setAttribute("aria-label", `Topology: ${said}`);
   place.replaceChildren(svg);
@@ -127,5 +131,6 @@ function drawLegend(place) {
     return tag("li", {}, svg, MEANING[status]);
   });
   const ring = make("svg", { width: 32, height: 32, viewBox: "-16 -16 32 32", "aria-hidden": "true" }, taskMark("exact", true));
-  place.replaceChildren(...marks, tag("li", {}, ring, "has a replica on another node"), tag("li", {}, "★ a query"));
+  place.replaceChildren(...marks, tag("li", {}, ring, "has a replica on another node"), tag("li", {}, "★ a query"),
+    tag("li", {}, "beside a task: its number and its node"));
 }

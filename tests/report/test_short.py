@@ -1,0 +1,70 @@
+"""A run in a few sentences, and how it stands: exact, recovering, ended too soon, failed, or silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from histories import epoch, half_lost, written
+
+from holdfast.report.digest import digest, digest_events
+
+
+def until(kind: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events up to the first of a kind, with it."""
+    return events[: next(number for number, event in enumerate(events) if event["kind"] == kind) + 1]
+
+
+def test_a_recovery_is_told_from_the_loss_to_the_exact_answer() -> None:
+    told = digest_events(half_lost(), "run")
+    assert told["standing"] == {"level": "good", "text": "Ended in good order, all exact"}
+    work, failure, tentative = told["short"]
+    assert work == "5 epochs were answered in 6.0 s on 4 nodes."
+    assert failure.startswith(
+        "At 2.6 s, in epoch 2, node-1 and node-2 were lost, and 2 of 5 tasks with them; replicas took over 1 other. "
+        "The next answer came 0.5 s after the loss, 50% of it, by fidelity."
+    )
+    assert failure.endswith("after the loss everything was exact and caught up.")
+    assert tentative == "1 tentative output went out meanwhile; exact ones have superseded them."
+
+
+def test_while_it_recovers_it_says_so() -> None:
+    events = half_lost()
+    lost = digest_events(until("nodes lost", events), "run")
+    assert lost["standing"]["level"] == "fair" and lost["standing"]["text"].startswith("Recovering: ")
+    assert lost["short"][1].endswith("It is not exact again yet.")
+
+
+def test_a_run_that_ended_too_soon_or_failed_is_not_well() -> None:
+    events = until("promoted", half_lost())
+    events.append(epoch(events[-1]["time"] + 0.5, 2, {"count/1": "absent", "top/0": "tentative"}, 0.5))
+    stopped = {"time": events[-1]["time"] + 1, "kind": "stopped", "error": None}
+    told = digest_events([*events, stopped], "run")
+    assert told["standing"] == {
+        "level": "bad",
+        "text": "Ended before it had recovered: 2 tasks not exact, fidelity 0.500",
+    }
+    assert told["short"][1].endswith("The run ended before it was exact again.")
+    failed = digest_events([*events, {**stopped, "error": "task count/1: no such column"}], "run")
+    assert failed["standing"] == {"level": "bad", "text": "The job failed: task count/1: no such column"}
+    checkpoint = {"time": stopped["time"] + 1, "kind": "checkpoint", "epoch": 2, "bytes": 1}
+    caught_up = digest_events([*events, stopped, checkpoint], "run")
+    assert caught_up["standing"]["level"] == "good", "a checkpoint is the exact state of every task"
+    assert caught_up["recoveries"][0]["exact_after_s"] is not None
+
+
+def test_nodes_that_go_after_the_end_are_no_failure() -> None:
+    events = half_lost()
+    gone = {
+        "time": events[-1]["time"] + 1, "kind": "nodes lost", "nodes": ["node-0"], "cause": "executor lost",
+        "epoch": 5, "down": ["count/0"], "alive": 3,
+    }  # fmt: skip
+    assert len(digest_events([*events, gone], "run")["recoveries"]) == 1
+
+
+def test_a_history_without_an_end_is_running_or_killed(tmp_path: Path) -> None:
+    told = digest(written(tmp_path / "run", until("answered", half_lost())))
+    assert told["standing"]["level"] == "fair"
+    assert told["standing"]["text"].startswith(
+        "Still running, or killed: the history has no end; last heard 1970-01-01"
+    )
