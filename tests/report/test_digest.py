@@ -51,6 +51,32 @@ def test_tasks_go_down_catch_up_and_become_exact_again() -> None:
     assert set(after["status"].values()) == {"exact"} and after["homes"]["count/2"] == "node-1"
 
 
+def test_tasks_move_and_nodes_are_given_back() -> None:
+    begun = half_lost()
+    then = begun[-1]["time"]
+
+    def event(after: float, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"time": then + after, "kind": kind, **fields}
+
+    moving = {"count/2": ["node-1", "node-3"], "top/0": ["node-1", "node-0"]}
+    leave = event(1, "nodes leaving", nodes=["node-1"], tasks=list(moving), why="not needed")
+    events = [
+        *begun, leave, event(2, "moving", tasks=moving, why="leaving"), event(3, "moved", tasks=moving, epoch=9),
+        event(4, "nodes released", nodes=["node-1"], alive=3),
+    ]  # fmt: skip
+    told = frames(events, seconds(events))
+    under_way = standing(told, frame_of(told, "moving"))
+    assert under_way["homes"]["count/2"] == "node-1" and under_way["replicas"]["count/2"] == "node-3"
+    after = standing(told, len(told) - 1)
+    assert after["homes"]["count/2"] == "node-3" and after["homes"]["top/0"] == "node-0"
+    assert not set(moving) & set(after["replicas"]) and "node-1" not in after["nodes"]
+    lines = [entry["title"] if "title" in entry else str(entry) for entry in timeline(events, seconds(events))]
+    assert any("given back: node-1" in line for line in lines) and any("2 tasks moved" in line for line in lines)
+    stays = [*events[:-2], event(3, "nodes stay", nodes=["node-1"], why="nodes were lost")]
+    told = frames(stays, seconds(stays))
+    assert not set(moving) & set(standing(told, len(told) - 1)["replicas"])
+
+
 def test_state_that_a_node_lacks_is_lost_unless_the_task_has_left_it() -> None:
     def lacking(task: str, node: str, lane: str) -> dict[str, Any]:
         return {"time": 1002.3, "kind": "missing", "task": task, "node": node, "lane": lane, "message": "gone"}

@@ -17,6 +17,8 @@ class Tasks:
     homes: dict[str, str] = field(default_factory=dict)
     replicas: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, bool] = field(default_factory=dict)
+    moving: set[str] = field(default_factory=set)
+    """Tasks whose replica is there to take over."""
     begun: bool = False
 
     def hear(self, event: Mapping[str, Any]) -> bool:
@@ -38,10 +40,20 @@ class Tasks:
                 self.replicas.update(event["placed"])
             case "moving":
                 self.replicas.update({task: new for task, (_, new) in event["tasks"].items()})
+                self.moving.update(event["tasks"])
             case "moved":
                 for task, (_, new) in event["tasks"].items():
                     self.homes[task] = new
                     self.replicas.pop(task, None)
+                self.moving.difference_update(event["tasks"])
+            case "nodes stay":
+                for task in self.moving:
+                    self.replicas.pop(task, None)
+                self.moving.clear()
+            case "nodes released":
+                for node in event["nodes"]:
+                    self.nodes.pop(node, None)
+                self.replicas = {task: node for task, node in self.replicas.items() if node in self.nodes}
             case "replicas planned":
                 self.replicas = {task: node for task, node in self.replicas.items() if task in event["tasks"]}
             case "scaled":
@@ -67,7 +79,7 @@ class Tasks:
             for number in range(operator["parallelism"])
             if operator["name"] in fed
         }
-        self.status, self.homes, self.replicas, self.nodes, self.begun = fresh, {}, {}, {}, False
+        self.status, self.homes, self.replicas, self.nodes, self.moving, self.begun = fresh, {}, {}, {}, set(), False
 
     def _scaled(self, operator: str, tasks: int) -> None:
         """The operator has so many tasks now: those beyond are no more, new ones are down until they have a home."""

@@ -65,6 +65,12 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
             return "failures", f"{event['task']} cannot answer tentatively", str(event["message"])
         case "nodes joined":
             return "nodes", f"joined: {names(event['nodes'])}", f"{event['alive']} nodes alive"
+        case "nodes leaving":
+            return "nodes", f"to be given back: {names(event['nodes'])}", str(event["why"])
+        case "nodes released":
+            return "nodes", f"given back: {names(event['nodes'])}", f"{event['alive']} nodes alive"
+        case "nodes stay":
+            return "nodes", f"stay after all: {names(event['nodes'])}", str(event["why"])
         case "capacity lifted":
             why = f"nobody came for {event['after_seconds']:g} s, so the nodes that are left take everything"
             return "nodes", "capacity lifted", why
