@@ -6,18 +6,13 @@ the coordinator under one lock; Spark jobs run outside it.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator import Coordinator
@@ -47,45 +42,29 @@ from holdfast.runtime.events import (
     Trim,
 )
 from holdfast.runtime.history import History
-from holdfast.runtime.keeping import Keeper, Saving
-from holdfast.runtime.layout import lay_out
-from holdfast.runtime.outputs import STAGED, publish
-from holdfast.runtime.shape import Shape, check_scalable, reshaped_pipeline
+from holdfast.runtime.shape import Shape, check_scalable
 from holdfast.runtime.shedding import Shedder
 from holdfast.runtime.spark import stages
-from holdfast.runtime.spark.cluster import Cluster, LogicalNodes
+from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.demand import Demand
-from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.faulting import FaultPlayer
-from holdfast.runtime.spark.shipping import arrow_schema, as_bytes, first_line
-from holdfast.runtime.worker import JobContext, Order, journal_name
+from holdfast.runtime.spark.insisting import AGAIN, Insistence
+from holdfast.runtime.spark.jobs import Batch, Jobs, Situation
+from holdfast.runtime.spark.publishing import Publisher, Sink
+from holdfast.runtime.spark.shipping import first_line
+from holdfast.runtime.worker import JobContext, journal_name
 from holdfast.state import Unusable, Writer
 from holdfast.state.entries import FileEntry
-from holdfast.topology import Task, Topology
 
 LOOK_EVERY = 0.1
 SOON = 2.0
 """Epochs that follow one another within so many seconds: after a loss the next is waited for before recovery begins."""
 TRIES = 3
 """A run that Spark cannot finish although no node was lost is tried this often."""
-AGAIN = 1.0
-GIVE_UP = 300.0
-"""A store that takes nothing more is asked again every AGAIN seconds, for so long; the stream waits meanwhile."""
-
-Sink = Callable[[pa.Table, int, str, float], None]
 
 
 class RunFailed(HoldfastError):
     """The job cannot go on; the message is the coordinator's or Spark's own word."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last."""
-
-    frame: DataFrame
-    sources: Mapping[str, str | None]
-    ends: bool = False
 
 
 class Shell:
@@ -111,40 +90,33 @@ class Shell:
         self.writer = writer
         self.cluster = cluster
         self.history = history
-        self.sink = sink
         self.error: HoldfastError | None = None
         self.listeners: list[Callable[[dict[str, Any]], None]] = []
         self.player: FaultPlayer | None = None
         self.shedder: Shedder | None = None
         self.demand: Demand | None = None
         self._journalled = dict(journalled)
-        self._topologies: dict[int, Topology] = {}
         self._extra = dict(extra)
         self._patience = patience
-        self._exchange = Exchange(spark.sparkContext)
-        self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
-        here = isinstance(cluster, LogicalNodes)
-        self._keeper = Keeper(context.store, context.token, context.sync) if here else None
-        if self._keeper is not None:
-            writer.folded = self._keeper.fold
+        self.jobs = Jobs(spark, context, cluster, writer)
         self.lock = threading.RLock()
         self._live: queue.SimpleQueue[Instruction | None] = queue.SimpleQueue()
         self._background: dict[str, queue.SimpleQueue[Instruction | None]] = {
             "replay": queue.SimpleQueue(),
             "checkpoint": queue.SimpleQueue(),
         }
-        self._staged: dict[tuple[int, str, int, Task], str] = {}
         self._groups: dict[str, int] = {}
         self._called_off: set[int] = set()
         self._strikes = 0
         self._waiting_since: float | None = None
-        self._refused_since: float | None = None
         self._kept_rows = 0
         self._arrived_at = 0.0
         self._interval = float("inf")
         """When the last epoch came, and how long after the one before."""
         self._overdue_at: float | None = None
         self._stopping = threading.Event()
+        self._store = Insistence(self._stopping, self.note, lambda message: self.fail(RunFailed(message)))
+        self.publisher = Publisher(writer.store.files, self._store.until_taken, self.note, sink)
         self._changed = threading.Condition(self.lock)
         self._threads: list[threading.Thread] = []
 
@@ -179,15 +151,13 @@ class Shell:
         self._live.put(None)
         for group in list(self._groups):
             self.spark.sparkContext.cancelJobGroup(group)
-        if self._keeper is not None:
-            self._keeper.close()
+        self.jobs.end_saving()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=10)
         self.writer.close()
         self.history.close()
-        with contextlib.suppress(Exception):
-            self._broadcast.destroy()
+        self.jobs.close()
         self.cluster.close()
 
     def settle(self, deadline: float) -> bool:
@@ -218,7 +188,7 @@ class Shell:
             done.append(True)
 
         try:
-            self._until_taken(put)
+            self._store.until_taken(put)
         except HoldfastError as error:
             self.fail(error)
         self.coordinator.halted |= not done
@@ -235,7 +205,7 @@ class Shell:
             case Checkpoint():
                 self._background["checkpoint"].put(instruction)
             case Publish():
-                self._publish(instruction)
+                self.publisher.publish(instruction)
             case Trim(epoch):
                 self.writer.trim(epoch)
                 oldest = min(epoch, self._oldest())
@@ -307,7 +277,8 @@ class Shell:
         try:
             self._groups[group] = run.number
             spark.setJobGroup(group, f"holdfast {run.kind} {run.first} to {run.last}", interruptOnCancel=False)
-            notes = self._job(run, batch)
+            allowed = self.shedder.allowed if self.shedder is not None else None
+            notes = self.jobs.run(run, batch, self._situation(run), self._journalled, allowed)
         except HoldfastError as error:
             self.fail(error)
             return
@@ -319,19 +290,17 @@ class Shell:
             self._called_off.discard(run.number)
         self._strikes = 0
         entries = {note.pop("journal"): note for note in notes if "journal" in note}
-        task = self._topology(run.shape).task
+        task = self.jobs.topology(run.shape).task
         reports = tuple(stages.report_of(note, task) for note in notes if "status" in note)
         whole = all(report.status == "committed" for report in reports)
         if run.live is not None:
             inputs_of = self.coordinator.topology.inputs_of
             self._kept_rows = sum(report.rows_in for report in reports if not inputs_of(report.task.operator))
         if (live := run.live) is not None and whole:
-            self._until_taken(lambda: self._journal(live, entries, run.shape))
+            self._store.until_taken(lambda: self._journal(live, entries, run.shape))
         if unusable := [report.message for report in reports if report.status == "unusable"]:
-            self._refused(unusable[0])
-        for report in reports:
-            for epoch, name in report.outputs.items():
-                self._staged[run.number, report.lane, epoch, report.task] = name
+            self._store.refused(unusable[0])
+        self.publisher.staged(run.number, reports)
         if damaged := [report.reached for report in reports if report.status == "damaged"]:
             self._fall_back(min(damaged))
         if self.demand is not None and run.live is not None:
@@ -339,29 +308,6 @@ class Shell:
                 self.demand.worked(reports)
         self.note("run", {"run": run.number, "of": run.kind, "seconds": round(time.monotonic() - began, 6)})
         self.tell(RunDone(run.number, reports))
-
-    def _until_taken(self, write: Callable[[], None]) -> None:
-        """Do this as soon as the store lets it be done."""
-        while self.error is None and not self._stopping.is_set():
-            try:
-                write()
-            except Unusable as error:
-                self._refused(str(error))
-            else:
-                if self._refused_since is not None:
-                    waited = round(time.monotonic() - self._refused_since, 3)
-                    self._refused_since = None
-                    self.note("store usable", {"after_seconds": waited})
-                return
-
-    def _refused(self, message: str) -> None:
-        """The store is full or gone: wait a moment before it is asked again, and give up when it lasts too long."""
-        if self._refused_since is None:
-            self._refused_since = time.monotonic()
-            self.note("store unusable", {"message": message, "retry_seconds": AGAIN})
-        if time.monotonic() - self._refused_since > GIVE_UP:
-            self.fail(RunFailed(f"{message}; it was asked again for {GIVE_UP:.0f} s"))
-        self._stopping.wait(AGAIN)
 
     def _fall_back(self, epoch: int) -> None:
         """A checkpoint that is not whole any more: the newest one that is takes its place, if there is one."""
@@ -378,61 +324,17 @@ class Shell:
         self.writer.journal_commit(epoch, files, {"pieces": len(files), "routings": routings})
         self._journalled[epoch] = (len(files), shape)
 
-    def _topology(self, shape: Shape) -> Topology:
-        """The topology of a shape as workers have it."""
-        if shape.version not in self._topologies:
-            self._topologies[shape.version] = reshaped_pipeline(self.context.pipeline, shape).topology
-        return self._topologies[shape.version]
-
-    def _job(self, run: Run, batch: Batch | None) -> list[dict[str, Any]]:
-        topology = self._topology(run.shape)
+    def _situation(self, run: Run) -> Situation:
         with self.lock:
             places = self.cluster.places()
-            gone = {work.node for work in run.works if work.node not in places}
-            if gone:
+            if gone := {work.node for work in run.works if work.node not in places}:
                 raise ConnectionError(f"{', '.join(sorted(gone))} went before the run began")
             folders = {node: self.cluster.folder(node) for node in places}
-            forks = self.coordinator.forks
-            retain = self.coordinator.retain
-        first, parts, pieces = self._first_level(run, batch)
-        layout = lay_out(topology, run, places, pieces)
-        order = Order(run.number, layout, folders, retain, forks, run.shape, run.settled)
-        job, context = self.context.job, self._broadcast
-        stage: Any
-        if batch is not None and run.live is not None:
-            schema = arrow_schema(self.spark, batch.frame)
-            allowed = self.shedder.allowed if self.shedder is not None else None
-            keep = None if allowed is None else -(-allowed // max(1, pieces[run.live]))
-            stage = stages.Ingest(
-                job, context, order, run.live, pieces[run.live], schema, batch.sources, batch.ends, keep
-            )
-            partitions = pieces[run.live]
-        else:
-            shapes = {epoch: self._journalled[epoch][1] for epoch in pieces}
-            stage = stages.Feed(job, context, order, parts, shapes)
-            partitions = len(parts)
-        level = first
-        for number, slots in enumerate(layout.levels):
-            locations = [self.cluster.location(slot.place) for slot in slots]
-            level = self._exchange.shuffle(level, stage, partitions, locations)
-            stage, partitions = stages.Level(job, context, order, number), len(slots)
-        return [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+            return Situation(dict(places), folders, self.coordinator.retain, self.coordinator.forks)
 
-    def _first_level(
-        self, run: Run, batch: Batch | None
-    ) -> tuple[Any, Sequence[Sequence[tuple[int, int]]], dict[int, int]]:
-        """Where a run begins: at the batch itself, or at the journal, its parts dealt over the places there are."""
-        if batch is not None and run.live is not None:
-            # Not by nodes that have only just come: their first Python task takes long.
-            reading = [self.cluster.location(place) for place in sorted(set(self.cluster.places().values()))]
-            frame, count = self._exchange.batch(batch.frame, [each for each in reading if each is not None])
-            return frame, [], {run.live: count}
-        needed = [epoch for epoch in range(run.first, run.last + 1) if epoch in self._journalled]
-        parts = [(epoch, piece) for epoch in needed for piece in range(self._journalled[epoch][0])]
-        places = sorted(set(self.cluster.places().values()))
-        dealt = [parts[i :: len(places)] for i in range(len(places))]
-        rdd = self._exchange.located([self.cluster.location(place) for place in places])
-        return rdd, dealt, {epoch: self._journalled[epoch][0] for epoch in needed}
+    def _retained(self) -> int:
+        with self.lock:
+            return self.coordinator.retain
 
     def _broken(self, run: Run, error: Exception) -> None:
         """A job that did not finish: because nodes went (noticed here at the latest), or for no good reason."""
@@ -461,7 +363,7 @@ class Shell:
         try:
             self._groups[group] = -1
             spark.setJobGroup(group, f"holdfast checkpoint {wanted.epoch}", interruptOnCancel=False)
-            entries = self._save(wanted)
+            entries = self.jobs.save(wanted, self._retained())
             extra = {**self._extra, "shape": wanted.shape.to_json()}
             done = self.writer.commit_checkpoint(wanted.epoch, entries, wanted.shape.routings, extra)
         except HoldfastError as error:
@@ -479,63 +381,6 @@ class Shell:
             self._groups.pop(group, None)
         size = sum(entry.bytes for files in entries.values() for entry in files)
         self.tell(CheckpointDurable(done.epoch, size))
-
-    def _save(self, wanted: Checkpoint) -> dict[str, list[FileEntry]]:
-        pipeline = self.context.pipeline
-        places = self.cluster.places()
-        with self.lock:
-            retain = self.coordinator.retain
-        grouped: dict[str, list[Saving]] = {}
-        for task, node in wanted.homes.items():
-            if task.operator in pipeline.timed or pipeline.by_name[task.operator].operator.tables:
-                born = wanted.shape.born.get(task, 0)
-                saving = Saving(
-                    self.cluster.folder(node), str(task), wanted.since_of(task), wanted.epoch, born, retain
-                )  # fmt: skip
-                grouped.setdefault(places[node], []).append(saving)
-        if not grouped:
-            return {}
-        if self._keeper is not None:
-            return self._keeper.save([saving for place in sorted(grouped) for saving in grouped[place]])
-        order = sorted(grouped)
-        stage = stages.Save(self.context.job, self._broadcast, [grouped[place] for place in order])
-        located = self._exchange.located([self.cluster.location(place) for place in order])
-        saved = [pair for part in self._exchange.collect(located, stage) for pair in json.loads(part)]
-        return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
-
-    # Outputs
-
-    def _publish(self, wanted: Publish) -> None:
-        files = self.writer.store.files
-        lane = "exact" if wanted.kind == "final" else "tentative"
-        for epoch, task in wanted.outputs:
-            staged = self._staged.pop((wanted.run, lane, epoch, task))
-            if self._published(staged, wanted.kind, epoch, task) and self.sink is not None:
-                self._hand_over(wanted.kind, epoch, task)
-        for key in [key for key in self._staged if key[0] == wanted.run and key[1] == lane]:
-            files.delete(self._staged.pop(key))
-        epochs = sorted({epoch for epoch, _ in wanted.outputs})
-        tasks = sorted({str(task) for _, task in wanted.outputs})
-        self.note("published", {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run})
-
-    def _published(self, staged: str, kind: Literal["final", "tentative"], epoch: int, task: Task) -> bool:
-        new: list[bool] = []
-        self._until_taken(lambda: new.append(publish(self.writer.store.files, staged, kind, epoch, task)))
-        return any(new)
-
-    def _hand_over(self, kind: str, epoch: int, task: Task) -> None:
-        from holdfast.runtime.outputs import name_of
-
-        assert self.sink is not None
-        data = self.writer.store.files.read(f"output/{kind}/{name_of(epoch, task)}")
-        table = pq.read_table(pa.BufferReader(data))
-        fidelity = table["fidelity"][0].as_py() if "fidelity" in table.column_names and len(table) else 1.0
-        self.sink(table, epoch, kind, fidelity)
-
-    def clean_staged(self) -> None:
-        """What an earlier process staged and never published is rubbish: its epochs run again."""
-        for name in self.writer.store.files.list(STAGED):
-            self.writer.store.files.delete(f"{STAGED}/{name}")
 
     # Nodes
 
@@ -565,12 +410,6 @@ class Shell:
             self.note("scaling refused", fields)
             return
         self.tell(ScaleWanted(operator, to, why=why, request=request))
-
-    def warm(self, location: str) -> None:
-        """Let an executor run a task of each kind, so that it has its Python process and all it loads at first."""
-        stage = stages.Warm(self.context.job, self._broadcast)
-        level = self._exchange.shuffle(self._exchange.located([location]), stage, 1, [location])
-        self._exchange.collect(level, stage)
 
     def _look(self) -> list[str]:
         """Tell the coordinator who went and who came; jobs that were using a node that went are called off."""
