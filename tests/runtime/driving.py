@@ -120,3 +120,24 @@ class Driver:
 def works(run: Run, lane: str = "exact") -> dict[str, tuple[int, int, str]]:
     """The works of a lane: first and last epoch, and where the state comes from."""
     return {str(work.task): (work.first, work.last, work.origin) for work in run.works if work.lane == lane}
+
+
+def two_nodes(**settings: object) -> Driver:
+    """S -> A/0, A/1 -> B/0, B/1: A/0 and B/0 on node-0, A/1 and B/1 on node-1; five epochs done, no checkpoint."""
+    driver = Driver(chain(1, 2, 2), nodes=2, **settings)
+    driver.join(0, 1)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    assert {driver.home("A/0"), driver.home("B/0")} == {"node-0"}
+    return driver
+
+
+def down_for_two_epochs(**settings: object) -> Driver:
+    """B/1 and A/1 lost after epoch 4, without room anywhere for epochs 5 and 6; then a node joins."""
+    driver = two_nodes(capacity=2.0, **settings)
+    driver.lose(1)
+    for epoch in (5, 6):
+        driver.arrive(epoch)
+        driver.finish(driver.only(Run))
+    driver.join(2)
+    return driver

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from driving import Driver, chain, task, works
+from driving import Driver, chain, down_for_two_epochs, task, two_nodes, works
 
 from holdfast.errors import Invalid
 from holdfast.runtime.events import (
     AnswerOverdue,
     CapacityLifted,
-    Checkpoint,
-    CheckpointBroken,
-    CheckpointDurable,
-    CheckpointLost,
-    CheckpointWanted,
     EpochDone,
     Halt,
-    NodesJoined,
     NodesLost,
     Publish,
-    ReplicasPlanned,
     Report,
     Run,
     RunBroken,
     RunDone,
-    Trim,
 )
 from holdfast.runtime.settings import Settings
 from holdfast.topology import Operator, Stream, Topology
-
-
-def two_nodes(**settings: object) -> Driver:
-    """S -> A/0, A/1 -> B/0, B/1: A/0 and B/0 on node-0, A/1 and B/1 on node-1; five epochs done, no checkpoint."""
-    driver = Driver(chain(1, 2, 2), nodes=2, **settings)
-    driver.join(0, 1)
-    for epoch in range(5):
-        driver.epoch(epoch)
-    assert {driver.home("A/0"), driver.home("B/0")} == {"node-0"}
-    return driver
 
 
 def test_an_epoch_without_trouble_is_exact_final_and_done() -> None:
@@ -127,17 +109,6 @@ def test_only_ancestors_are_computed_again_on_the_side() -> None:
     assert driver.position("A/0") == 2, "its live state is not touched"
 
 
-def down_for_two_epochs(**settings: object) -> Driver:
-    """B/1 and A/1 lost after epoch 4, without room anywhere for epochs 5 and 6; then a node joins."""
-    driver = two_nodes(capacity=2.0, **settings)
-    driver.lose(1)
-    for epoch in (5, 6):
-        driver.arrive(epoch)
-        driver.finish(driver.only(Run))
-    driver.join(2)
-    return driver
-
-
 def test_kept_outputs_are_read_instead_of_computed_again() -> None:
     run = down_for_two_epochs().only(Run)
     assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (5, 6, "local"), "B/1": (0, 6, "checkpoint")}
@@ -215,175 +186,6 @@ def test_a_second_failure_joins_the_recovery() -> None:
     driver.tell(RunBroken(first.number))
     both = driver.only(Run)
     assert set(works(both)) == {"B/0", "B/1"}
-
-
-def test_a_checkpoint_comes_in_time_and_trims() -> None:
-    driver = Driver(chain(1, 1, 1), nodes=1, checkpoint_every=2)
-    driver.join(0)
-    driver.arrive(0)
-    driver.finish(driver.only(Run))
-    assert not driver.of(Checkpoint)
-    driver.arrive(1)
-    driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
-    assert (wanted.epoch, wanted.since) == (1, -1) and set(map(str, wanted.homes)) == {"A/0", "B/0"}
-    driver.tell(CheckpointDurable(1))
-    assert driver.only(Trim).epoch == 1
-    driver.epoch(2)
-    driver.arrive(3)
-    driver.finish(driver.only(Run))
-    assert driver.only(Checkpoint).since == 1
-
-
-def test_nothing_is_checkpointed_while_something_is_down_and_buffers_go_with_the_next_one() -> None:
-    driver = down_for_two_epochs(checkpoint_every=1)
-    assert driver.coordinator.standing.buffers and not driver.of(Checkpoint)
-    driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
-    assert wanted.epoch == 6
-    driver.tell(CheckpointDurable(6))
-    assert not driver.coordinator.standing.buffers and not driver.coordinator.buffering
-
-
-def test_recovered_epochs_become_final_and_the_fork_is_dropped() -> None:
-    driver = down_for_two_epochs()
-    assert driver.coordinator.standing.forks
-    driver.finish(driver.only(Run))
-    published = driver.only(Publish)
-    assert published.kind == "final"
-    assert published.outputs == ((5, task("B/0")), (5, task("B/1")), (6, task("B/0")), (6, task("B/1")))
-    assert not driver.coordinator.standing.forks
-
-
-def test_replicas_are_made_anew_after_recovery() -> None:
-    driver = Driver(chain(1, 1), nodes=3, replicas=(task("A/0"),), checkpoint_every=1)
-    driver.join(0, 1, 2)
-    driver.epoch(0)
-    driver.lose(int(driver.home("A/0")[-1]))
-    driver.settle()
-    driver.epoch(1)
-    driver.settle()
-    standing = driver.coordinator.standing
-    assert standing.replicas[task("A/0")].node != standing.homes[task("A/0")].node
-    assert standing.replicas[task("A/0")].position == 1
-
-
-def test_a_replica_given_up_in_the_midst_of_a_run_is_made_again_after_it() -> None:
-    driver = Driver(chain(1, 1), nodes=2, replicas=(task("A/0"),), checkpoint_every=1)
-    driver.join(0, 1)
-    driver.epoch(0)
-    driver.arrive(1)
-    run = driver.only(Run)
-    driver.tell(ReplicasPlanned(()))
-    driver.tell(ReplicasPlanned((task("A/0"),)))
-    assert not driver.coordinator.standing.replicas, "the run still works on the old one, on the same node"
-    driver.finish(run)
-    assert task("A/0") in driver.coordinator.standing.replicas
-
-
-def test_a_replica_stays_out_of_the_primarys_domain() -> None:
-    driver = Driver(chain(1, 2), nodes=4, replicas=(task("A/0"), task("A/1")))
-    racks = {f"node-{number}": f"rack-{number // 2}" for number in range(4)}
-    driver.tell(NodesJoined(tuple(racks), domains=racks))
-    standing = driver.coordinator.standing
-    for copied, twin in standing.replicas.items():
-        assert racks[twin.node] != racks[standing.homes[copied].node]
-    assert len(standing.replicas) == 2
-
-
-def test_a_restart_goes_on_at_the_right_epoch() -> None:
-    driver = Driver(chain(1, 2, 1), nodes=2, checkpoint=3, head=7)
-    driver.join(0, 1)
-    replay = driver.only(Run)
-    assert set(works(replay).values()) == {(4, 7, "checkpoint")}
-    driver.arrive(7)
-    assert driver.only(EpochDone).epoch == 7, "it is journalled already"
-    driver.arrive(8)
-    assert not driver.of(Run), "nobody knows enough yet to answer"
-    driver.finish(replay)
-    assert driver.only(Publish).outputs == tuple((epoch, task("B/0")) for epoch in range(4, 8))
-    assert driver.only(Run).live == 8
-
-
-def test_a_restart_with_few_nodes_keeps_what_others_will_miss() -> None:
-    driver = Driver(chain(1, 1, 1), nodes=2, checkpoint=3, head=7, capacity=1.0, scheduler="operator-centric")
-    driver.join(0)
-    first = driver.only(Run)
-    assert works(first) == {"A/0": (4, 7, "checkpoint")} and first.works[0].keep
-    driver.finish(first)
-    driver.join(1)
-    second = driver.only(Run)
-    assert dict(second.buffers) == {task("A/0"): ("node-0", 4, 7)} and not works(second, "side")
-
-
-def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
-    driver = Driver(chain(1, 1, 1), nodes=3, checkpoint_every=2, capacity=2.0)
-    driver.join(0, 1, 2)
-    for epoch in range(5):
-        driver.epoch(epoch)
-    assert driver.coordinator.standing.checkpoint == 3
-    driver.lose(int(driver.home("B/0")[-1]))
-    replay = driver.only(Run)
-    assert works(replay) == {"B/0": (4, 4, "checkpoint")}
-    driver.tell(CheckpointLost(3, 1))
-    assert not driver.of(Run)
-    driver.finish(replay, "damaged", of="B/0")
-    again = driver.only(Run)
-    assert works(again) == {"B/0": (2, 4, "checkpoint")} and works(again, "side") == {"A/0": (2, 4, "checkpoint")}
-    driver.finish(again)
-    wanted = driver.only(Checkpoint)
-    assert (wanted.epoch, wanted.since) == (4, -1), "whole: there is nothing sound to add to"
-    driver.tell(CheckpointDurable(4))
-    assert driver.coordinator.standing.checkpoint == 4
-
-
-def test_a_copy_that_falls_back_in_the_midst_of_a_run_waits_for_its_end() -> None:
-    driver = Driver(chain(1, 1), nodes=1, checkpoint=3, head=3)
-    driver.join(0)
-    driver.arrive(4)
-    live = driver.only(Run)
-    driver.tell(CheckpointLost(3, 1))
-    assert not driver.of(Run), "two runs on one copy at once would spoil it"
-    driver.finish(live, "damaged", of="A/0")
-    assert works(driver.only(Run)) == {"A/0": (2, 3, "checkpoint")}
-
-
-def test_a_checkpoint_built_upon_a_damaged_one_does_not_count() -> None:
-    driver = Driver(chain(1, 1), nodes=2, checkpoint_every=2)
-    driver.join(0, 1)
-    for epoch in range(3):
-        driver.epoch(epoch)
-    driver.arrive(3)
-    driver.finish(driver.only(Run))
-    assert driver.only(Checkpoint).since == 1
-    driver.tell(CheckpointLost(1, -1))
-    driver.tell(CheckpointDurable(3))
-    assert driver.coordinator.standing.checkpoint == -1 and not driver.of(Trim)
-    assert driver.only(Checkpoint).since == -1
-
-
-def test_a_broken_checkpoint_is_made_again() -> None:
-    driver = Driver(chain(1, 1), nodes=1, checkpoint_every=9)
-    driver.join(0)
-    driver.epoch(0)
-    driver.tell(CheckpointWanted())
-    wanted = driver.only(Checkpoint)
-    driver.tell(CheckpointBroken(wanted.epoch, "no space"))
-    assert driver.only(Checkpoint).epoch == 0
-
-
-def test_a_checkpoint_that_comes_after_a_loss_moves_what_was_placed_anew() -> None:
-    driver = Driver(chain(1, 1, 1), nodes=3, checkpoint_every=2, capacity=2.0)
-    driver.join(0, 1, 2)
-    driver.epoch(0)
-    driver.arrive(1)
-    driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
-    driver.lose(int(driver.home("B/0")[-1]))
-    replay = driver.only(Run)
-    driver.tell(CheckpointDurable(wanted.epoch))
-    driver.tell(RunBroken(replay.number))
-    assert driver.position("B/0") == 1 and not driver.of(Run), "the new checkpoint holds all it missed"
 
 
 def test_a_run_that_ends_after_its_node_was_lost_does_not_count_there() -> None:
