@@ -28,15 +28,21 @@ def homes(driver: Driver) -> dict[str, str]:
     return {str(each): home.node for each, home in driver.coordinator.standing.homes.items()}
 
 
-def until_checkpoint(driver: Driver, epoch: int) -> int:
-    """Epochs until a checkpoint is asked for, which then succeeds; the next epoch."""
+def until_asked(driver: Driver, epoch: int) -> tuple[int, Checkpoint]:
+    """Epochs until a checkpoint is asked for; the next epoch."""
     while True:
         driver.arrive(epoch)
         said = driver.finish(driver.only(Run))
         epoch += 1
         if wanted := [each for each in said if isinstance(each, Checkpoint)]:
-            driver.tell(CheckpointDurable(wanted[0].epoch))
-            return epoch
+            return epoch, wanted[0]
+
+
+def until_checkpoint(driver: Driver, epoch: int) -> int:
+    """Epochs until a checkpoint is asked for, which then succeeds; the next epoch."""
+    epoch, wanted = until_asked(driver, epoch)
+    driver.tell(CheckpointDurable(wanted.epoch))
+    return epoch
 
 
 def hand_over(driver: Driver) -> list[Instruction]:
@@ -66,16 +72,10 @@ def test_a_node_that_comes_back_takes_half_of_the_tasks() -> None:
 
 def test_an_epoch_under_way_does_not_keep_tasks_from_moving() -> None:
     driver = crowded()
-    epoch = 2
-    while True:
-        driver.arrive(epoch)
-        said = driver.finish(driver.only(Run))
-        epoch += 1
-        if wanted := [each for each in said if isinstance(each, Checkpoint)]:
-            break
+    epoch, wanted = until_asked(driver, 2)
     driver.arrive(epoch)
     live = driver.only(Run)
-    driver.tell(CheckpointDurable(wanted[0].epoch))
+    driver.tell(CheckpointDurable(wanted.epoch))
     moving = driver.records("moving")[0]["tasks"]
     assert Counter(homes(driver).values()) == {"node-0": 4}
     driver.finish(live)
@@ -87,15 +87,9 @@ def test_an_epoch_under_way_does_not_keep_tasks_from_moving() -> None:
 def behind_by_one(**settings: Any) -> tuple[Driver, list[str]]:
     """Tasks are moving, and the new copies have an epoch to replay: the replay is under way."""
     driver = crowded(**settings)
-    epoch = 2
-    while True:
-        driver.arrive(epoch)
-        said = driver.finish(driver.only(Run))
-        epoch += 1
-        if wanted := [each for each in said if isinstance(each, Checkpoint)]:
-            break
+    epoch, wanted = until_asked(driver, 2)
     driver.epoch(epoch)
-    driver.tell(CheckpointDurable(wanted[0].epoch))
+    driver.tell(CheckpointDurable(wanted.epoch))
     assert [run.kind for run in driver.coordinator.runs.values()] == ["replay"]
     return driver, list(driver.records("moving")[0]["tasks"])
 
