@@ -7,7 +7,7 @@ inside a unit) stay about as few as its tasks. In a full one every stream is ful
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -18,6 +18,9 @@ from holdfast.topology import Stream, Topology
 
 Segment = tuple[int, ...]
 """Task indices (places in ``topology.tasks``), ascending."""
+
+_Into = Mapping[str, Sequence[Stream]]
+"""The streams that lead into each operator."""
 
 CROWDED = 4
 """Segments per task above which a boundary is set whatever the partitioning: repeated diamonds would double them."""
@@ -72,45 +75,49 @@ def decompose(topology: Topology, sink: str | None = None) -> tuple[SubTopology,
     parts = []
     for group in _connected(names, [*partial, *full]):
         if group[0] in structured:
-            parts.append(_structured(topology, group, inside))
+            parts.append(_structured(topology, group, wanted))
         else:
             parts.append(SubTopology("full", group))
     return tuple(parts)
 
 
-def _structured(topology: Topology, names: tuple[str, ...], inside: Sequence[Stream]) -> SubTopology:
+def _structured(topology: Topology, names: tuple[str, ...], wanted: Collection[str]) -> SubTopology:
     members = set(names)
-    streams = [s for s in inside if s.target in members and s.source in members and s.partitioning != "full"]
-    kept, links = _cut(topology, names, streams)
+    own = {
+        name: [s for s in topology.inputs_of(name) if s.source in members and s.partitioning != "full"]
+        for name in names
+    }
+    kept, links = _cut(topology, names, own)
+    queries = {query.sink for query in topology.queries}
     units = []
-    for group in _connected(names, kept):
-        within = {(s.source, s.target) for s in kept if s.target in group}
-        exits = _exits(topology, group, inside, within)
+    for group in _connected(names, [stream for name in names for stream in kept[name]]):
+        within = {(s.source, s.target) for name in group for s in kept[name]}
+        exits = tuple(name for name in group if name in queries or _leads_out(topology, name, wanted, within))
         units.append(Unit(group, exits, _segments(topology, group, exits, kept)))
     return SubTopology("structured", names, tuple(units), tuple(links))
 
 
-def _cut(topology: Topology, names: Sequence[str], streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
-    """Streams inside units, and streams that units are joined by.
+def _cut(topology: Topology, names: Sequence[str], streams: _Into) -> tuple[_Into, list[Stream]]:
+    """Streams inside units, by where they lead, and streams that units are joined by.
 
     Several segments into one task must not meet a factor there: not the other inputs of a join, and not the several
     substreams out of a split. Then segments add up along a unit instead of multiplying.
     """
-    splits = {s.source for s in streams if s.partitioning == "split"}
+    splits = {s.source for own in streams.values() for s in own if s.partitioning == "split"}
     most = CROWDED * sum(topology.operator[name].parallelism for name in names)
     counts: dict[str, list[int]] = {}
-    kept: list[Stream] = []
+    kept: dict[str, list[Stream]] = {}
     links: list[Stream] = []
     for name in names:
         join = topology.operator[name].inputs == "correlated" and len(topology.inputs_of(name)) > 1
-        fans = {s: _fan(topology, s, counts[s.source]) for s in streams if s.target == name}
+        fans = {s: _fan(topology, s, counts[s.source]) for s in streams[name]}
         crowded = {s for s, fan in fans.items() if max(fan) > 1}
         cut = crowded if join or name in splits else set()
         counts[name] = _ending(topology, name, [fan for s, fan in fans.items() if s not in cut])
         if sum(counts[name]) > most:
             cut = crowded
             counts[name] = _ending(topology, name, [fan for s, fan in fans.items() if s not in cut])
-        kept += [s for s in fans if s not in cut]
+        kept[name] = [s for s in fans if s not in cut]
         links += [s for s in fans if s in cut]
     return kept, links
 
@@ -130,26 +137,17 @@ def _ending(topology: Topology, name: str, fans: Sequence[Sequence[int]]) -> lis
     return [combine(fan[number] for fan in fans) for number in range(operator.parallelism)]
 
 
-def _exits(
-    topology: Topology, group: Iterable[str], inside: Sequence[Stream], within: set[tuple[str, str]]
-) -> tuple[str, ...]:
-    """Operators whose output somebody outside of the unit waits for: another unit, or the users of a query."""
-    queries = {query.sink for query in topology.queries}
-    exits = []
-    for name in group:
-        onward = [(s.source, s.target) for s in inside if s.source == name]
-        if not onward or name in queries or not within.issuperset(onward):
-            exits.append(name)
-    return tuple(exits)
+def _leads_out(topology: Topology, name: str, wanted: Collection[str], within: Collection[tuple[str, str]]) -> bool:
+    """Whether somebody outside of the unit waits for this operator's output: another unit, or nobody we know."""
+    onward = [(s.source, s.target) for s in topology.outputs_of(name) if s.target in wanted]
+    return not onward or any(ends not in within for ends in onward)
 
 
-def _segments(
-    topology: Topology, group: Sequence[str], exits: Sequence[str], kept: Sequence[Stream]
-) -> tuple[Segment, ...]:
+def _segments(topology: Topology, group: Sequence[str], exits: Sequence[str], kept: _Into) -> tuple[Segment, ...]:
     ending: dict[str, list[list[frozenset[int]]]] = {}
     for name in group:
         operator, start = topology.operator[name], topology.span[name].start
-        streams = [s for s in kept if s.target == name]
+        streams = kept[name]
         ending[name] = []
         for number in range(operator.parallelism):
             own = frozenset((start + number,))
