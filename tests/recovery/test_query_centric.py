@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -244,3 +247,20 @@ def test_the_validator_catches_lies() -> None:
     assert validate_schedule(topology, failed, [5.0, 1.0], sound)
     assert validate_schedule(topology, failed, [5.0], replace(sound, still_failed=()))
     assert validate_schedule(topology, failed, [5.0], replace(sound, average_fidelity=0.9))
+
+
+def test_the_solver_does_not_speak_where_json_is_promised(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import scipy.optimize
+
+    milp = scipy.optimize.milp
+
+    def talkative(*given: Any, **named: Any) -> Any:
+        os.write(1, b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();\n")
+        return milp(*given, **named)
+
+    monkeypatch.setattr(scipy.optimize, "milp", talkative)
+    topology = random_queries(QueryMix(), seed=1)
+    assert recover(topology, "all", 0.5 * float(topology.costs.sum()), "exact").recover
+    assert capfd.readouterr().out == ""

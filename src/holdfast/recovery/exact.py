@@ -7,6 +7,7 @@ import numpy as np
 from holdfast.recovery.demand import Demand, demand, plan_for, tasks_for, with_idle
 from holdfast.recovery.density import densest_goals, extend
 from holdfast.recovery.plan import RecoveryPlan, affords, slack
+from holdfast.replication.solver import quiet
 from holdfast.topology import Task, Topology
 
 NAME = "exact"
@@ -60,14 +61,15 @@ def _solve(wanted: Demand, capacity: float, time_limit_s: float) -> tuple[list[i
     value = np.concatenate([wanted.priorities / (wanted.priorities.max() or 1.0), np.zeros(parts)])
     constraints = [LinearConstraint(linked, ub=0.0), LinearConstraint(spends, ub=1.0)]
     while True:
-        result = milp(
-            -value,
-            integrality=np.concatenate([np.ones(count), np.zeros(parts)]),
-            bounds=Bounds(0.0, np.concatenate([fits, useful])),
-            constraints=constraints,
-            # HiGHS' presolve has called plans optimal that brute force beats.
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0, "presolve": False},
-        )
+        with quiet():
+            result = milp(
+                -value,
+                integrality=np.concatenate([np.ones(count), np.zeros(parts)]),
+                bounds=Bounds(0.0, np.concatenate([fits, useful])),
+                constraints=constraints,
+                # HiGHS' presolve has called plans optimal that brute force beats.
+                options={"time_limit": time_limit_s, "mip_rel_gap": 0.0, "presolve": False},
+            )
         chosen = tuple(int(goal) for goal in np.flatnonzero(result.x[:count] > 0.5)) if result.x is not None else ()
         if affords(capacity, _cost(wanted, chosen)):
             break

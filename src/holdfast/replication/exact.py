@@ -8,12 +8,7 @@ of what is upstream of them (one for each level that is sent) and no approximati
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +17,7 @@ from scipy.sparse import csr_array
 from holdfast.errors import Invalid
 from holdfast.fidelity import priorities, shares, stream_rates
 from holdfast.replication.problem import Assume, Problem, ReplicationPlan
+from holdfast.replication.solver import quiet
 from holdfast.replication.structure_aware import structure_aware
 from holdfast.topology import Stream, Topology
 
@@ -222,7 +218,7 @@ class _Program:
         limits = [*(0.0 for _ in self._rows), affordable]
         deadline = time.monotonic() + time_limit
         while (left := deadline - time.monotonic()) > 0:
-            with _quiet():
+            with quiet():
                 result = milp(
                     -_vector(goal, self.variables) / scale,
                     integrality=whole,
@@ -240,23 +236,6 @@ class _Program:
             rows.append({1 + int(place): 1.0 for place in np.flatnonzero(chosen)})
             limits.append(float(chosen.sum()) - 1.0)
         return None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """HiGHS prints a line of its own to stdout, where one JSON object is promised: send it to nowhere meanwhile."""
-    sys.stdout.flush()
-    libc = ctypes.CDLL(None)
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        libc.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _add(expression: Expression, variable: int, weight: float) -> None:
