@@ -97,6 +97,7 @@ def main() -> NoReturn:
     except HoldfastError as error:
         code = _said(error, 1)
     except (typer.Abort, KeyboardInterrupt):
+        print("holdfast: interrupted", file=sys.stderr)
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -117,15 +118,17 @@ def _said(error: Exception, code: int) -> int:
     if "\n\n" in message:
         print(message, file=sys.stderr)
     else:
-        line = " ".join(message.split()) + _found(error)
+        line = " ".join(message.split()).replace("Value error, ", "")
+        line = line.removesuffix(".") + _found(error, line)
         told = line if context is None else f"{line.removesuffix('.')}; see {context.command_path} --help"
         print(f"holdfast: {told}", file=sys.stderr)
     return code
 
 
-def _found(error: Exception) -> str:
-    """What was typed, where a value is out of range: the option's own message does not repeat it."""
+def _found(error: Exception, told: str) -> str:
+    """What was typed, where the option's own message does not repeat it."""
     from pydantic import ValidationError
 
     cause = error.__cause__
-    return f", got {cause.errors()[0]['input']}" if isinstance(cause, ValidationError) else ""
+    typed = str(cause.errors()[0]["input"]) if isinstance(cause, ValidationError) else ""
+    return f", got {typed}" if typed and repr(typed) not in told else ""

@@ -13,7 +13,7 @@ from rich.table import Table
 from holdfast.cli import scenario as given
 from holdfast.cli.output import Format, FormatOption, answer
 from holdfast.cli.output import progress as messages
-from holdfast.errors import Infeasible, Invalid
+from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.resilience import STRATEGIES, Advice, Scenario, advise_scenario
 from holdfast.resilience.emulator import Effort, Emulation, emulate_option
 
@@ -49,7 +49,7 @@ def emulate(
     """
     wanted = strategy or list(STRATEGIES)
     if unknown := [name for name in wanted if name not in STRATEGIES]:
-        raise Invalid(f"--strategy: no strategy {unknown[0]!r}; there are {', '.join(STRATEGIES)}")
+        raise Invalid(f"--strategy: no strategy {unknown[0]!r}; {instead(unknown[0], STRATEGIES, 'there are')}")
     effort = _effort(precision, max_failures, seed)
     described = given.describe(
         window=window,

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.output import Format, FormatOption, answer
+from holdfast.errors import Invalid, instead
 from holdfast.runtime.history import read_history
 from holdfast.runtime.story import Recovery, recoveries
 
@@ -29,6 +30,9 @@ def history(
     told = list(read_history(folder))
     if task is not None or events:
         kept = [event for event in told if task is None or _speaks_of(event, task)]
+        if task is not None and not kept:
+            names = sorted({name for event in told if event["kind"] == "recovery plan" for name in event["recover"]})
+            raise Invalid(f"--task {task}: nothing is said of it; {instead(task, names, 'tasks')}")
         answer({"events": kept}, form, lambda console: _events(console, kept))
         return
     found = recoveries(told)[-last:]

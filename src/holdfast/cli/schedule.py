@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
-from holdfast.errors import Infeasible, Invalid
+from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.recovery import ALGORITHMS, DEFAULT, Schedule, recover
 from holdfast.recovery import schedule as make_schedule
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
@@ -52,7 +52,7 @@ def schedule(
         found = "both" if capacity is not None else "neither"
         raise Invalid(f"either --capacity 5 or --arrivals 2,2,2 is needed, got {found}")
     if algorithm not in ALGORITHMS:
-        raise Invalid(f"--algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+        raise Invalid(f"--algorithm {algorithm!r}: {instead(algorithm, ALGORITHMS, 'there are')}")
     if plot is not None:
         check_plot_path(plot)
     amounts = _amounts(arrivals) if arrivals is not None else None
