@@ -22,7 +22,7 @@ def test_a_recovery_is_told_from_the_loss_to_the_exact_answer() -> None:
     assert work == "5 epochs were answered in 6.0 s on 4 nodes."
     assert failure.startswith(
         "At 2.6 s, in epoch 2, node-1 and node-2 were lost, and 2 of 5 tasks with them; replicas took over 1 other. "
-        "The next answer came 0.5 s after the loss, 50% of it, by fidelity."
+        "The next answer came 0.5 s after the loss, with 50% of the whole, by its fidelity."
     )
     assert failure.endswith("after the loss everything was exact and caught up.")
     assert tentative == "1 tentative output went out meanwhile; exact ones have superseded them."

@@ -14,7 +14,7 @@ _kept = threading.Event()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """In here an interrupt is raised in our own code, and kept for ``check`` in Spark's; a second one is raised anyway."""
+    """An interrupt is raised in our own code, and kept for ``check`` in Spark's; a second is raised anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -71,7 +71,7 @@ def _failure(each: Recovery, at: float, tasks: int, content: Mapping[str, Any]) 
     told += "."
     if each.answered_after is not None:
         fidelity = 1.0 if each.answered_fidelity is None else each.answered_fidelity
-        good = "exact" if fidelity >= 1 else f"{fidelity:.0%} of it, by fidelity"
+        good = "and was exact" if fidelity >= 1 else f"with {fidelity:.0%} of the whole, by its fidelity"
         told += f" The next answer came {_seconds(each.answered_after)} after the loss, {good}."
     if each.exact_after is not None:
         told += f" {_seconds(each.exact_after)} after the loss everything was exact and caught up."

@@ -24,8 +24,8 @@ function drawFacts(data) {
     [data.recoveries.length, data.recoveries.length === 1 ? "failure" : "failures"],
     [last ? Math.min(...data.epochs.map((each) => each.fidelity)).toFixed(3) : "none", "least fidelity"],
   ];
-  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "longest wait for an answer"]);
-  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "until exact and caught up"]);
+  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "from a loss to the next answer, at most"]);
+  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "from a loss to exact again, at most"]);
   byId("facts").replaceChildren(...facts.map(([value, name]) => tag("div", { class: "fact" }, tag("b", {}, String(value)), tag("span", {}, name))));
   const place = data.master ? `${plural(data.nodes, "node")} on ${data.master}` : "";
   const when = new Date(data.began * 1000).toISOString().slice(0, 16).replace("T", " ");
