@@ -32,7 +32,9 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
 def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
     command = loaded(name)
     assert command.help.splitlines()[0] == COMMANDS[name]
-    assert "xample" in command.help, "help teaches by example"
+    lines = command.help.splitlines()
+    assert any(line.startswith(f"  holdfast {name}") for line in lines), "help teaches by examples, one a line"
+    assert not any("; holdfast" in line for line in lines)
 
 
 @pytest.mark.parametrize(

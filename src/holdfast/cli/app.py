@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module, metadata
@@ -55,7 +56,21 @@ def loaded(name: str) -> Any:
     """The command itself, with its options."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name)(getattr(import_module(f"holdfast.cli.{name}"), name))
-    return get_command(alone)
+    command = get_command(alone)
+    command.help = one_example_a_line(command.help or "")
+    return command
+
+
+def one_example_a_line(text: str) -> str:
+    """Help whose examples, parted by ; in the source, can be copied line by line: they are not filled as text is."""
+    parts = []
+    for part in text.split("\n\n"):
+        told = " ".join(part.split())
+        if re.match("Examples?: ?holdfast ", told):
+            parts.append("\n".join(["\b", "Examples:", *(f"  {each}" for each in told.partition(": ")[2].split("; "))]))
+        else:
+            parts.append(part)
+    return "\n\n".join(parts)
 
 
 app = typer.Typer(

@@ -43,9 +43,7 @@ def schedule(
     """What to recover first while capacity comes back after a failure.
 
     Examples:
-
-    holdfast schedule examples/topologies/three-queries.json --failed all --capacity 5
-
+    holdfast schedule examples/topologies/three-queries.json --failed all --capacity 5;
     holdfast schedule T.json --failed O1/0,O3/2 --arrivals 2,2,2 --algorithm incremental
     """
     if (capacity is None) == (arrivals is None):
