@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -220,3 +221,23 @@ def test_the_package_is_a_command_too() -> None:
         [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.startswith("holdfast ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("holdfast fi", {"fidelity"}),
+        ("holdfast run --ep", {"--epochs"}),
+        ("holdfast run word", {"word-count", "word-frequency"}),
+        ("holdfast schedule T.json --algorithm in", {"incremental"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(typed: str, offered: set[str]) -> None:
+    told = {
+        "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **told},
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done.stderr

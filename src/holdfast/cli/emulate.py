@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli import scenario as given
-from holdfast.cli.output import Format, FormatOption, answer
+from holdfast.cli.output import Format, FormatOption, answer, completing
 from holdfast.cli.output import progress as messages
 from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.resilience import STRATEGIES, Advice, Scenario, advise_scenario
@@ -32,7 +32,11 @@ def emulate(
     progress: given.ProgressOption = None,
     row_bytes: given.RowBytesOption = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help=f"only this one, may be repeated: {', '.join(STRATEGIES)}")
+        list[str] | None,
+        typer.Option(
+            help=f"only this one, may be repeated: {', '.join(STRATEGIES)}",
+            autocompletion=completing(lambda: STRATEGIES),
+        ),
     ] = None,
     precision: Annotated[
         float, typer.Option(help="stop when the interval is within this share of the downtime")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.measured import by_measurement
-from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
 from holdfast.cli.picture import picture
 from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.replication import ASSUMPTIONS, DEFAULT, PLANNERS, Assume, Planner, ReplicationPlan
@@ -35,7 +35,10 @@ def plan(
     ],
     algorithm: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(PLANNERS)}; {DEFAULT} if not given, and all of them for a range of budgets"),
+        typer.Option(
+            help=f"{', '.join(PLANNERS)}; {DEFAULT} if not given, and all of them for a range of budgets",
+            autocompletion=completing(lambda: PLANNERS),
+        ),
     ] = None,
     assume: Annotated[
         str,

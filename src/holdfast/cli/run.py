@@ -20,7 +20,7 @@ from rich.console import Console
 
 from holdfast.cli import interrupts
 from holdfast.cli.display import Display
-from holdfast.cli.output import Format, FormatOption, answer, progress
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress
 from holdfast.errors import HoldfastError, Invalid, instead
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
@@ -52,8 +52,19 @@ class Log(StrEnum):
     json = "json"
 
 
+def schedulers() -> tuple[str, ...]:
+    from holdfast.recovery import ALGORITHMS
+
+    return tuple(ALGORITHMS)
+
+
 def run(
-    name: Annotated[str, typer.Argument(metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}", autocompletion=completing(lambda: WORKLOADS)
+        ),
+    ],
     nodes: Annotated[int | None, typer.Option(min=1, help="nodes; logical ones with --master local[...]")] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, help="replicate tasks within this budget, in average tasks")
@@ -80,8 +91,13 @@ def run(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 10,
     trigger: Annotated[str | None, typer.Option(help="time between epochs, such as 500ms, 2s or 1m")] = None,
-    scheduler: Annotated[str, typer.Option(help="order of recovery, as in holdfast schedule")] = "incremental",
-    recovery: Annotated[str, typer.Option(help=f"one of {', '.join(RECOVERIES)}")] = "incremental",
+    scheduler: Annotated[
+        str,
+        typer.Option(help="order of recovery, as in holdfast schedule", autocompletion=completing(schedulers)),
+    ] = "incremental",
+    recovery: Annotated[
+        str, typer.Option(help=f"one of {', '.join(RECOVERIES)}", autocompletion=completing(lambda: RECOVERIES))
+    ] = "incremental",
     capacity: Annotated[float | None, typer.Option(min=0, help="what a node can carry, in task costs")] = None,
     parallel_recovery: Annotated[
         int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
@@ -302,12 +318,6 @@ def _say(text: str, log: Log) -> None:
 
 def _log_line(event: dict[str, Any]) -> None:
     print(json.dumps(event, default=str, allow_nan=False), file=sys.stderr, flush=True)
-
-
-def schedulers() -> tuple[str, ...]:
-    from holdfast.recovery import ALGORITHMS
-
-    return tuple(ALGORITHMS)
 
 
 def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:

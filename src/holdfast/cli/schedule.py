@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
 from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.recovery import ALGORITHMS, DEFAULT, Schedule, recover
 from holdfast.recovery import schedule as make_schedule
@@ -32,7 +32,8 @@ def schedule(
         str,
         typer.Option(
             help="whole query partitions first: best-density, dynamic, exact (operator-centric for comparison); "
-            "best average fidelity: incremental (topological for comparison)"
+            "best average fidelity: incremental (topological for comparison)",
+            autocompletion=completing(lambda: ALGORITHMS),
         ),
     ] = DEFAULT,
     plot: Annotated[
