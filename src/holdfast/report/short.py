@@ -54,7 +54,7 @@ def _work(content: Mapping[str, Any]) -> str:
     if not epochs:
         return "No epoch was answered yet." if content["running"] else "No epoch was answered."
     answered = epochs[-1]["epoch"] + 1
-    of = f" of {content['wanted_epochs']}" if content["wanted_epochs"] and answered < content["wanted_epochs"] else ""
+    of = f" of {content['wanted_epochs']:,}" if content["wanted_epochs"] and answered < content["wanted_epochs"] else ""
     where = f" on {_count(content['nodes'], 'node')}" if content["nodes"] else ""
     return f"{answered:,}{of} epochs were answered in {_seconds(content['seconds'])}{where}."
 
