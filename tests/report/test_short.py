@@ -68,3 +68,20 @@ def test_a_history_without_an_end_is_running_or_killed(tmp_path: Path) -> None:
     assert told["standing"]["text"].startswith(
         "Still running, or killed: the history has no end; last heard 1970-01-01"
     )
+
+
+def test_a_store_that_refuses_is_the_first_thing_to_know() -> None:
+    events = until("answered", half_lost())
+    refused = {
+        "time": events[-1]["time"] + 1,
+        "kind": "store unusable",
+        "message": "No space left",
+        "retry_seconds": 1.0,
+    }
+    told = digest_events([*events, refused], "run")
+    assert told["standing"] == {"level": "bad", "text": "Waiting for the store: No space left"}
+    assert told["timeline"][-1]["title"] == "the store takes nothing: the job waits"
+    taken = {"time": refused["time"] + 2, "kind": "store usable", "after_seconds": 2.0}
+    told = digest_events([*events, refused, taken], "run")
+    assert told["standing"]["text"] == "Running, every answer exact"
+    assert told["timeline"][-1]["detail"] == "after 2.0 s"

@@ -91,17 +91,21 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
 
 def _standing(events: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, str]:
     tasks = Tasks()
-    last = None
+    last = refused = None
     for event in events:
         tasks.hear(event)
         if event["kind"] == "started":
-            last = None
+            last = refused = None
+        elif event["kind"] in ("store unusable", "store usable"):
+            refused = event.get("message")
         elif event["kind"] == "epoch":
             last = event
         elif event["kind"] == "checkpoint" and last is not None and event["epoch"] >= last["epoch"]:
             # The state of every task at the newest epoch: whoever was behind has caught up.
             last = {**last, "absent": 0, "tentative": 0}
             tasks.status = dict.fromkeys(tasks.status, "exact")
+    if told["running"] and refused is not None:
+        return {"level": "bad", "text": f"Waiting for the store: {refused}"}
     down = list(tasks.status.values()).count("down") if told["running"] else 0
     return standing(last, told["error"], told["running"], down)
 
