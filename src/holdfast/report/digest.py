@@ -16,7 +16,7 @@ from holdfast.report.comparison import compare
 from holdfast.report.frames import Tasks, frames
 from holdfast.report.short import in_short, standing
 from holdfast.report.timeline import LANES, timeline
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history import read_history, understood
 from holdfast.runtime.story import Recovery, recoveries
 from holdfast.topology import Topology, topology_from
 
@@ -28,7 +28,8 @@ COMPARED = 5
 
 def digest(folder: Path) -> dict[str, Any]:
     """Of a run's folder; Invalid if it is none."""
-    told = digest_events(list(read_history(folder)), folder.name)
+    with understood(folder):
+        told = digest_events(list(read_history(folder)), folder.name)
     told["setup"] = _read(folder / "run.json")
     told["summary"] = _read(folder / "summary.json")
     told["verdict"] = _read(folder / "verdict.json")
