@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint fuzz setup java clean
+.PHONY: demo test lint fuzz picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java
@@ -29,6 +29,12 @@ lint: $(READY)
 # Two processes: one has Spark and all tests that need it, the other runs what is pure.
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The picture in the README, from the page of a run: make picture RUN=/tmp/holdfast-demo-...
+picture: $(READY)
+	@test -n "$(RUN)" || { echo "name a run's folder: make picture RUN=/tmp/holdfast-demo-..." >&2; exit 2; }
+	@$(BIN)/holdfast report $(RUN)
+	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
 fuzz: $(READY)
 	$(BIN)/python -m holdfast.runtime.simulation.fuzzer

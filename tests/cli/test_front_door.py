@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
 def test_the_list_of_commands_says_what_their_help_says(name: str) -> None:
     command = loaded(name)
     assert command.help.splitlines()[0] == COMMANDS[name]
-    assert "xample" in command.help, "help teaches by example"
+    lines = command.help.splitlines()
+    assert any(line.startswith(f"  holdfast {name}") for line in lines), "help teaches by examples, one a line"
+    assert not any("; holdfast" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +76,29 @@ MISTAKES = [
     (["plan", "nowhere.json", "--budget", "3"], "nowhere.json"),
     (["fidelity", TOPOLOGY, "--failed", "jam/9"], "--failed"),
     (["schedule", TOPOLOGY, "--failed", "all"], "capacity"),
-    (["run", "word-cuont"], "unknown workload 'word-cuont'"),
+    (["run", "word-cuont"], "unknown workload 'word-cuont'; did you mean word-count? known: word-count, hashtags"),
+    (["assess", "word-cuont"], "FILE.py:pipeline; did you mean word-count?"),
+    (
+        ["run", "word-count", "--scheduler", "topologcal"],
+        "--scheduler 'topologcal': did you mean topological? there are",
+    ),
+    (["run", "word-count", "--recovery", "foo"], "--recovery 'foo': there are: incremental, blocking"),
+    (["run", "word-count", "--fault", "kil node-1 at epoch 3"], "unknown fault 'kil'; did you mean kill? known: kill"),
+    (["run", "word-count", "--fault", " "], "--fault '': a fault is needed, such as"),
+    (["run", "word-count", "--out", str(ROOT / "README.md")], "this is a file, or lies in one; name a folder"),
+    (["run", "word-count", "--ui", "--ui-port", "99999"], "--ui-port 99999: a port is from 0"),
+    (["run", "word-count", "--log", "xml"], "'xml' is not one of 'display', 'json'; see holdfast run --help"),
+    (["fidelity", TOPOLOGY, "--failed", "jma/0"], "unknown task jma/0; did you mean jam/0? operators: locations"),
+    (["fidelity", str(ROOT), "--failed", "jam/0"], "this is a folder; a topology file in JSON or YAML is needed"),
+    (["plan", TOPOLOGY, "--budget", "3", "--algorithm", "greedyy"], "'greedyy': did you mean greedy? there are"),
+    (["emulate", "--strategy", "periodc"], "no strategy 'periodc'; did you mean periodic?"),
     (["run", "word-count", "--epochs", "0"], "'--epochs': Input should be greater than or equal to 1, got 0"),
     (["run", "word-count", "--shed-above", "0"], "--shed-above 0: seconds that an epoch may take are needed"),
     (["store", str(ROOT / "README.md")], "this is a file; a store is a folder"),
     (["run", "word-count", "--replicas", "count/9"], "--replicas"),
     (["run", "word-count", "--replicas", "count/0", "--budget", "2"], "--replicas and --budget"),
     (["run", "word-count", "--fault", "kill everything"], "kill everything"),
-    (["run", "word-count", "--scheduler", "best"], "--scheduler must be one of"),
+    (["run", "word-count", "--scheduler", "best"], "--scheduler 'best': there are: best-density"),
     (["run", "word-count", "--ui-port", "8080"], "--ui-port 8080: it is the port of --ui"),
     (["run", "word-count", "--log", "xml"], "--log"),
     (["run", "word-count", "--input", "nowhere.parquet"], "nowhere.parquet"),
@@ -203,3 +221,23 @@ def test_the_package_is_a_command_too() -> None:
         [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.startswith("holdfast ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("holdfast fi", {"fidelity"}),
+        ("holdfast run --ep", {"--epochs"}),
+        ("holdfast run word", {"word-count", "word-frequency"}),
+        ("holdfast schedule T.json --algorithm in", {"incremental"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(typed: str, offered: set[str]) -> None:
+    told = {
+        "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast"], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **told},
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered, done.stderr

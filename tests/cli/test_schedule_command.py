@@ -91,7 +91,7 @@ def test_obvious_answers(call) -> None:
         (["--failed", "A/0,A/0", "--capacity", "1"], "--failed: task A/0: named twice"),
         (["--failed", "A", "--capacity", "1"], "--failed: task 'A': write OPERATOR/NUMBER, such as A/0"),
         (["--capacity", "1"], "--failed"),
-        (["--failed", "all", "--capacity", "1", "--algorithm", "luck"], "--algorithm must be one of best-density"),
+        (["--failed", "all", "--capacity", "1", "--algorithm", "luck"], "--algorithm 'luck': there are: best-density"),
         (["--failed", "all", "--capacity", "1", "--plot", "x.pdf"], "--plot x.pdf: must end in .html, .png, .svg"),
     ],
 )

@@ -218,3 +218,13 @@ def test_answers_of_other_commands_become_sections(tmp_path: Path) -> None:
     assert told["advice.json"]["rows"] == [["periodic", "2", "yes"]]
     assert told["schedule.json"]["rows"] == [["2", "top/0, count/1"]]
     assert told["assess-1.json"]["rows"] == [["count", "0.5", ""]]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b'{"a": 1}', b"garbage", bytes(range(256)), b'{"kind": "epoch", "time": 1}', b'{"kind": "started", "time": "x"}'],
+)
+def test_a_file_that_is_no_history_of_ours_is_invalid(tmp_path: Path, written: bytes) -> None:
+    (tmp_path / "history.jsonl").write_bytes(written + b"\n")
+    with pytest.raises(Invalid, match="history"):
+        digest(tmp_path)

@@ -119,3 +119,9 @@ def test_many_tasks_are_summed_up() -> None:
     text = shown(events)
     assert "✕ x 100" in text
     events[0]["topology"]["operators"][1]["parallelism"] = 4  # the topology is shared by all histories
+
+
+def test_a_store_that_refuses_is_told() -> None:
+    events = upto("answered")
+    refused = {"time": events[-1]["time"], "kind": "store unusable", "message": "No space left", "retry_seconds": 1.0}
+    assert "waiting for the store: No space left" in shown([*events, refused])

@@ -22,7 +22,7 @@ def test_a_recovery_is_told_from_the_loss_to_the_exact_answer() -> None:
     assert work == "5 epochs were answered in 6.0 s on 4 nodes."
     assert failure.startswith(
         "At 2.6 s, in epoch 2, node-1 and node-2 were lost, and 2 of 5 tasks with them; replicas took over 1 other. "
-        "The next answer came 0.5 s after the loss, 50% of it, by fidelity."
+        "The next answer came 0.5 s after the loss, with 50% of the whole, by its fidelity."
     )
     assert failure.endswith("after the loss everything was exact and caught up.")
     assert tentative == "1 tentative output went out meanwhile; exact ones have superseded them."
@@ -68,3 +68,20 @@ def test_a_history_without_an_end_is_running_or_killed(tmp_path: Path) -> None:
     assert told["standing"]["text"].startswith(
         "Still running, or killed: the history has no end; last heard 1970-01-01"
     )
+
+
+def test_a_store_that_refuses_is_the_first_thing_to_know() -> None:
+    events = until("answered", half_lost())
+    refused = {
+        "time": events[-1]["time"] + 1,
+        "kind": "store unusable",
+        "message": "No space left",
+        "retry_seconds": 1.0,
+    }
+    told = digest_events([*events, refused], "run")
+    assert told["standing"] == {"level": "bad", "text": "Waiting for the store: No space left"}
+    assert told["timeline"][-1]["title"] == "the store takes nothing: the job waits"
+    taken = {"time": refused["time"] + 2, "kind": "store usable", "after_seconds": 2.0}
+    told = digest_events([*events, refused, taken], "run")
+    assert told["standing"]["text"] == "Running, every answer exact"
+    assert told["timeline"][-1]["detail"] == "after 2.0 s"

@@ -195,7 +195,7 @@ def test_files_that_are_no_topologies(name: str, text: str, message: str, tmp_pa
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no such file; a topology file in JSON or YAML is needed"):
         read_topology(tmp_path / "nowhere.json")
-    with pytest.raises(Invalid, match="cannot be read as text"):
+    with pytest.raises(Invalid, match="this is a folder; a topology file"):
         read_topology(tmp_path)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Invalid, match="cannot be read as text"):

@@ -68,13 +68,9 @@ def advise(
     """Which resiliency strategy an uptime SLA calls for, and what it costs.
 
     Examples:
-
-    holdfast advise --window 10m --checkpoint 2GiB --rate 50MB/s --sla 99.99% --mtbf 30d --max-recovery-factor 4
-
-    holdfast advise --progress progress.jsonl --row-bytes 180B --sla 0.999 --mtbf 30d
-
-    holdfast advise --window 1d --checkpoint 1d --mtbf 30d --sweep sla=0.9..0.99999 --plot sla.html
-
+    holdfast advise --window 10m --checkpoint 2GiB --rate 50MB/s --sla 99.99% --mtbf 30d --max-recovery-factor 4;
+    holdfast advise --progress progress.jsonl --row-bytes 180B --sla 0.999 --mtbf 30d;
+    holdfast advise --window 1d --checkpoint 1d --mtbf 30d --sweep sla=0.9..0.99999 --plot sla.html;
     holdfast advise --pipeline stages.yaml --sla 0.999 --mtbf 30d
     """
     if plot is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module, metadata
@@ -55,7 +56,21 @@ def loaded(name: str) -> Any:
     """The command itself, with its options."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(name)(getattr(import_module(f"holdfast.cli.{name}"), name))
-    return get_command(alone)
+    command = get_command(alone)
+    command.help = one_example_a_line(command.help or "")
+    return command
+
+
+def one_example_a_line(text: str) -> str:
+    """Help whose examples, parted by ; in the source, can be copied line by line: they are not filled as text is."""
+    parts = []
+    for part in text.split("\n\n"):
+        told = " ".join(part.split())
+        if re.match("Examples?: ?holdfast ", told):
+            parts.append("\n".join(["\b", "Examples:", *(f"  {each}" for each in told.partition(": ")[2].split("; "))]))
+        else:
+            parts.append(part)
+    return "\n\n".join(parts)
 
 
 app = typer.Typer(
@@ -97,6 +112,7 @@ def main() -> NoReturn:
     except HoldfastError as error:
         code = _said(error, 1)
     except (typer.Abort, KeyboardInterrupt):
+        print("holdfast: interrupted", file=sys.stderr)
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -117,15 +133,17 @@ def _said(error: Exception, code: int) -> int:
     if "\n\n" in message:
         print(message, file=sys.stderr)
     else:
-        line = " ".join(message.split()) + _found(error)
+        line = " ".join(message.split()).replace("Value error, ", "")
+        line = line.removesuffix(".") + _found(error, line)
         told = line if context is None else f"{line.removesuffix('.')}; see {context.command_path} --help"
         print(f"holdfast: {told}", file=sys.stderr)
     return code
 
 
-def _found(error: Exception) -> str:
-    """What was typed, where a value is out of range: the option's own message does not repeat it."""
+def _found(error: Exception, told: str) -> str:
+    """What was typed, where the option's own message does not repeat it."""
     from pydantic import ValidationError
 
     cause = error.__cause__
-    return f", got {cause.errors()[0]['input']}" if isinstance(cause, ValidationError) else ""
+    typed = str(cause.errors()[0]["input"]) if isinstance(cause, ValidationError) else ""
+    return f", got {typed}" if typed and repr(typed) not in told else ""

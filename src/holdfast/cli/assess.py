@@ -21,7 +21,7 @@ from holdfast.assessment.kills import DEADLINE, KILL, Kill
 from holdfast.assessment.results import read_assessment
 from holdfast.assessment.scores import as_score
 from holdfast.cli.assessed import PAGE, charts, read
-from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
 from holdfast.cli.run import spark_interval, spark_on
 from holdfast.cli.subject import Asked, subject_of
 from holdfast.errors import Invalid
@@ -35,7 +35,12 @@ _LISTED_OUTAGES = ",".join(f"{each:g}" for each in OUTAGES)
 
 def assess(
     what: Annotated[
-        str, typer.Argument(metavar="WORKLOAD|FILE.py:PIPELINE", help=f"one of {', '.join(WORKLOADS)}, or your own")
+        str,
+        typer.Argument(
+            metavar="WORKLOAD|FILE.py:PIPELINE",
+            help=f"one of {', '.join(WORKLOADS)}, or your own",
+            autocompletion=completing(lambda: WORKLOADS),
+        ),
     ],
     score: Annotated[
         str, typer.Option(help="the output's score: total:COLUMN, mean:COLUMN, count, or FILE.py:FUNCTION of a table")

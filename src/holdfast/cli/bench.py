@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.output import Format, FormatOption, answer, progress
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress
 from holdfast.cli.run import make_folder, spark_on
 from holdfast.errors import Invalid
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
@@ -27,7 +27,10 @@ COLUMNS = ("p50", "p95", "p99", "most")
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="BENCHMARK", help=", ".join(BENCHMARKS))],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="BENCHMARK", help=", ".join(BENCHMARKS), autocompletion=completing(lambda: BENCHMARKS)),
+    ],
     expressways: Annotated[
         int | None, typer.Option(min=1, max=MOST_EXPRESSWAYS, help="only so many; else the most are searched for")
     ] = None,

@@ -113,6 +113,10 @@ class Display:
                 self._tell(event, f"{event['count']} more nodes are wanted, but this Spark master gives none")
             case "nodes released":
                 self._tell(event, f"given back: {', '.join(event['nodes'])}, {event['alive']} are left")
+            case "store unusable":
+                self._tell(event, f"waiting for the store: {event['message']}")
+            case "store usable":
+                self._tell(event, f"the store takes writes again after {event['after_seconds']:.1f} s")
             case "fault":
                 self._tell(event, f"fault: {event['fault']}")
         if (

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli import scenario as given
-from holdfast.cli.output import Format, FormatOption, answer
+from holdfast.cli.output import Format, FormatOption, answer, completing
 from holdfast.cli.output import progress as messages
-from holdfast.errors import Infeasible, Invalid
+from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.resilience import STRATEGIES, Advice, Scenario, advise_scenario
 from holdfast.resilience.emulator import Effort, Emulation, emulate_option
 
@@ -32,7 +32,11 @@ def emulate(
     progress: given.ProgressOption = None,
     row_bytes: given.RowBytesOption = None,
     strategy: Annotated[
-        list[str] | None, typer.Option(help=f"only this one, may be repeated: {', '.join(STRATEGIES)}")
+        list[str] | None,
+        typer.Option(
+            help=f"only this one, may be repeated: {', '.join(STRATEGIES)}",
+            autocompletion=completing(lambda: STRATEGIES),
+        ),
     ] = None,
     precision: Annotated[
         float, typer.Option(help="stop when the interval is within this share of the downtime")
@@ -49,7 +53,7 @@ def emulate(
     """
     wanted = strategy or list(STRATEGIES)
     if unknown := [name for name in wanted if name not in STRATEGIES]:
-        raise Invalid(f"--strategy: no strategy {unknown[0]!r}; there are {', '.join(STRATEGIES)}")
+        raise Invalid(f"--strategy: no strategy {unknown[0]!r}; {instead(unknown[0], STRATEGIES, 'there are')}")
     effort = _effort(precision, max_failures, seed)
     described = given.describe(
         window=window,

@@ -33,7 +33,7 @@ def generate(
     costs: Annotated[str, typer.Option(help="of tasks: unit, or workload for costs in proportion to rates")] = "unit",
     domains: Annotated[int, typer.Option(help="failure domains to spread the tasks over; 0 for none")] = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="write to this .json or .yaml file instead of stdout")
+        Path | None, typer.Option("--out", "-o", help="write to this .json or .yaml file instead of stdout")
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
@@ -43,9 +43,9 @@ def generate(
     """
     if output is not None:
         if output.suffix not in SUFFIXES:
-            raise Invalid(f"--output {output}: must end in {', '.join(SUFFIXES)}")
+            raise Invalid(f"--out {output}: must end in {', '.join(SUFFIXES)}")
         if not output.parent.is_dir():
-            raise Invalid(f"--output {output}: no such folder {output.parent}")
+            raise Invalid(f"--out {output}: no such folder {output.parent}")
     try:
         knobs = Knobs(
             _range("operators", operators),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.output import Format, FormatOption, answer
-from holdfast.runtime.history import read_history
+from holdfast.errors import Invalid, instead
+from holdfast.runtime.history import read_history, understood
 from holdfast.runtime.story import Recovery, recoveries
 
 
@@ -29,9 +31,13 @@ def history(
     told = list(read_history(folder))
     if task is not None or events:
         kept = [event for event in told if task is None or _speaks_of(event, task)]
+        if task is not None and not kept:
+            names = sorted({name for event in told if event["kind"] == "recovery plan" for name in event["recover"]})
+            raise Invalid(f"--task {task}: nothing is said of it; {instead(task, names, 'tasks')}")
         answer({"events": kept}, form, lambda console: _events(console, kept))
         return
-    found = recoveries(told)[-last:]
+    with understood(folder):
+        found = recoveries(told)[-last:]
     epochs = sum(event["kind"] == "epoch" for event in told)
     content = {"epochs": epochs, "recoveries": [each.as_json() for each in found]}
     answer(content, form, lambda console: _read(console, found, epochs))
@@ -60,7 +66,8 @@ def _read(console: Console, found: list[Recovery], epochs: int) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    say(f"{epochs} epochs, {len(found)} recoveries told" if found else f"{epochs} epochs, nothing was lost")
+    told = "1 recovery told" if len(found) == 1 else f"{len(found)} recoveries told"
+    say(f"{epochs} epochs, {told}" if found else f"{epochs} epochs, nothing was lost")
     for number, each in enumerate(found, 1):
         say(f"\n{number}. {', '.join(each.nodes)}: {each.cause} at epoch {each.epoch}")
         say(f"   down: {', '.join(each.down) or 'nothing, replicas took over'}")
@@ -69,25 +76,26 @@ def _read(console: Console, found: list[Recovery], epochs: int) -> None:
         if each.answered_after is not None:
             fidelity = each.answered_fidelity if each.answered_fidelity is not None else 1.0
             say(f"   next answer after {each.answered_after:.2f} s with fidelity {fidelity:.3f}")
-        for plan in each.plans:
-            say(f"   +{plan['after_s']:.2f} s plan ({plan['scheduler']}): {plan['why']}")
-            placed = ", ".join(f"{task} on {node}" for task, node in plan["recover"].items())
-            say(
-                f"       {placed or 'nothing fits'}"
-                + (f"; waiting: {', '.join(plan['still_down'])}" if plan["still_down"] else "")
-            )
-        for join in each.joined:
-            say(f"   +{join['after_s']:.2f} s joined: {', '.join(join['nodes'])}")
-        for replay in each.replays:
-            first, until = replay["epochs"]
-            side = f", on the side {', '.join(replay['on_the_side'])}" if replay["on_the_side"] else ""
-            kept = f", from buffers {', '.join(replay['from_buffers'])}" if replay["from_buffers"] else ""
-            say(
-                f"   +{replay['after_s']:.2f} s replay of epochs {first} to {until} in {replay['seconds']:.2f} s: "
-                f"{', '.join(replay['tasks'])}{side}{kept}"
-            )
+        for after, line in sorted(_steps(each), key=lambda step: step[0]):
+            say(f"   +{after:.2f} s {line}")
         say(
             "   not exact again yet"
             if each.exact_after is None
             else f"   exact and caught up after {each.exact_after:.2f} s"
         )
+
+
+def _steps(each: Recovery) -> Iterator[tuple[float, str]]:
+    """What was done, each with the seconds after the loss."""
+    for plan in each.plans:
+        placed = ", ".join(f"{task} on {node}" for task, node in plan["recover"].items()) or "nothing fits"
+        waiting = f"; waiting: {', '.join(plan['still_down'])}" if plan["still_down"] else ""
+        yield plan["after_s"], f"plan ({plan['scheduler']}): {plan['why']}\n       {placed}{waiting}"
+    for join in each.joined:
+        yield join["after_s"], f"joined: {', '.join(join['nodes'])}"
+    for replay in each.replays:
+        first, until = replay["epochs"]
+        side = f", on the side {', '.join(replay['on_the_side'])}" if replay["on_the_side"] else ""
+        kept = f", from buffers {', '.join(replay['from_buffers'])}" if replay["from_buffers"] else ""
+        told = f"replay of epochs {first} to {until} in {replay['seconds']:.2f} s: {', '.join(replay['tasks'])}"
+        yield replay["after_s"], f"{told}{side}{kept}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -28,6 +28,11 @@ def answer(content: Mapping[str, Any], form: Format, read: Callable[[Console], N
         typer.echo(json.dumps(content, allow_nan=False))
     else:
         read(Console())
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """For an argument or option that takes one of these names: what a shell may complete it to."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
 def warn(message: str) -> None:

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.measured import by_measurement
-from holdfast.cli.output import Format, FormatOption, answer, progress, warn
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
 from holdfast.cli.picture import picture
-from holdfast.errors import Infeasible, Invalid
+from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.replication import ASSUMPTIONS, DEFAULT, PLANNERS, Assume, Planner, ReplicationPlan
 from holdfast.replication.completion import cheapest_tree
 from holdfast.replication.exact import TIME_LIMIT, exact
@@ -35,7 +35,10 @@ def plan(
     ],
     algorithm: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(PLANNERS)}; {DEFAULT} if not given, and all of them for a range of budgets"),
+        typer.Option(
+            help=f"{', '.join(PLANNERS)}; {DEFAULT} if not given, and all of them for a range of budgets",
+            autocompletion=completing(lambda: PLANNERS),
+        ),
     ] = None,
     assume: Annotated[
         str,
@@ -71,7 +74,7 @@ def plan(
     curve = any(mark in budget for mark in ("..", ","))
     known = _known_assumption(assume)
     if algorithm is not None and algorithm not in PLANNERS:
-        raise Invalid(f"--algorithm must be one of {', '.join(PLANNERS)}, got {algorithm!r}")
+        raise Invalid(f"--algorithm {algorithm!r}: {instead(algorithm, PLANNERS, 'there are')}")
     if time_limit is not None and not (math.isfinite(time_limit) and time_limit > 0):
         raise Invalid(f"--time-limit must be above 0 seconds, got {time_limit}")
     if plot is not None:

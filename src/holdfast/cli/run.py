@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
+from holdfast.cli import interrupts
 from holdfast.cli.display import Display
-from holdfast.cli.output import Format, FormatOption, answer, progress
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress
+from holdfast.errors import HoldfastError, Invalid, instead
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
@@ -51,8 +52,19 @@ class Log(StrEnum):
     json = "json"
 
 
+def schedulers() -> tuple[str, ...]:
+    from holdfast.recovery import ALGORITHMS
+
+    return tuple(ALGORITHMS)
+
+
 def run(
-    name: Annotated[str, typer.Argument(metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}", autocompletion=completing(lambda: WORKLOADS)
+        ),
+    ],
     nodes: Annotated[int | None, typer.Option(min=1, help="nodes; logical ones with --master local[...]")] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, help="replicate tasks within this budget, in average tasks")
@@ -79,8 +91,13 @@ def run(
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 10,
     trigger: Annotated[str | None, typer.Option(help="time between epochs, such as 500ms, 2s or 1m")] = None,
-    scheduler: Annotated[str, typer.Option(help="order of recovery, as in holdfast schedule")] = "incremental",
-    recovery: Annotated[str, typer.Option(help=f"one of {', '.join(RECOVERIES)}")] = "incremental",
+    scheduler: Annotated[
+        str,
+        typer.Option(help="order of recovery, as in holdfast schedule", autocompletion=completing(schedulers)),
+    ] = "incremental",
+    recovery: Annotated[
+        str, typer.Option(help=f"one of {', '.join(RECOVERIES)}", autocompletion=completing(lambda: RECOVERIES))
+    ] = "incremental",
     capacity: Annotated[float | None, typer.Option(min=0, help="what a node can carry, in task costs")] = None,
     parallel_recovery: Annotated[
         int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
@@ -125,6 +142,8 @@ def run(
     asked = Options(input_, epochs or 10, rate, seed, column, expressways=expressways or 1)
     options = _resumed(folder, name, asked, parallelism, epochs)
     chosen.check(options)
+    if "" in map(str.strip, fault or []):
+        raise Invalid("--fault '': a fault is needed, such as \"kill node-1,node-2 at epoch 8\"")
     script = [*parse_faults(fault or []), *(read_faults(faults) if faults is not None else ())]
     if nodes is not None:
         expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
@@ -134,9 +153,9 @@ def run(
     if _MEMORY.fullmatch(memory) is None:
         raise Invalid(f"--memory {memory}: a size for the JVM is needed, such as 2g or 1500m")
     if scheduler not in schedulers():
-        raise Invalid(f"--scheduler must be one of {', '.join(schedulers())}, got {scheduler!r}")
+        raise Invalid(f"--scheduler {scheduler!r}: {instead(scheduler, schedulers(), 'there are')}")
     if recovery not in RECOVERIES:
-        raise Invalid(f"--recovery must be one of {', '.join(RECOVERIES)}, got {recovery!r}")
+        raise Invalid(f"--recovery {recovery!r}: {instead(recovery, RECOVERIES, 'there are')}")
     pipeline = chosen.pipeline() if parallelism is None else chosen.pipeline(parallelism=parallelism)
     tasks = [part.strip() for part in replicas.split(",") if part.strip()]
     try:
@@ -157,7 +176,7 @@ def run(
             listeners.append(_log_line)
         if ui:
             live = LivePage(folder, f"{name} in {folder.name}")
-            server = stack.enter_context(LiveServer(live.routes, ui_port))
+            server = stack.enter_context(LiveServer(live.routes, ui_port, option="--ui-port"))
             listeners.append(live.heard)
             _say(f"live page: {server.url}", log)
         if metrics is not None:
@@ -231,17 +250,21 @@ def spark_on(master: str, settings: dict[str, str]) -> Iterator[SparkSession]:
     """A Spark of our own, stopped in the end."""
     from holdfast.runtime.spark import spark_session
 
-    try:
-        session = spark_session(master, settings=settings)
-    except HoldfastError:
-        raise
-    except Exception as error:
-        why = " ".join(str(error).split())[:200]
-        raise NoSpark(f"Spark cannot be started on {master}: {why}; holdfast doctor says what is missing") from None
-    try:
-        yield session
-    finally:
-        session.stop()
+    with interrupts.held():
+        try:
+            session = spark_session(master, settings=settings)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            interrupts.check()
+            why = " ".join(str(error).split())[:200]
+            raise NoSpark(f"Spark cannot be started on {master}: {why}; holdfast doctor says what is missing") from None
+        try:
+            interrupts.take()
+            interrupts.check()
+            yield session
+        finally:
+            session.stop()
 
 
 def carry_out(
@@ -274,6 +297,7 @@ def carry_out(
         _put(folder / SETUP, _setup(chosen.name, options, parallelism))
         display.watch(job)
         try:
+            interrupts.check()
             job.awaitTermination()
         except KeyboardInterrupt:
             interrupted = True
@@ -294,12 +318,6 @@ def _say(text: str, log: Log) -> None:
 
 def _log_line(event: dict[str, Any]) -> None:
     print(json.dumps(event, default=str, allow_nan=False), file=sys.stderr, flush=True)
-
-
-def schedulers() -> tuple[str, ...]:
-    from holdfast.recovery import ALGORITHMS
-
-    return tuple(ALGORITHMS)
 
 
 def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
@@ -372,6 +390,8 @@ def _resumed(folder: Path, name: str, options: Options, parallelism: int | None,
         before = json.loads((folder / SETUP).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return options
+    except NotADirectoryError:
+        raise Invalid(f"--out {folder}: this is a file, or lies in one; name a folder") from None
     except (OSError, ValueError) as error:
         raise Invalid(f"--out {folder}: {SETUP} cannot be read: {error}") from None
     now = _setup(name, options, parallelism)

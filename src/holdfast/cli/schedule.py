@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.output import Format, FormatOption, answer, progress, warn
-from holdfast.errors import Infeasible, Invalid
+from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
+from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.recovery import ALGORITHMS, DEFAULT, Schedule, recover
 from holdfast.recovery import schedule as make_schedule
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
@@ -32,7 +32,8 @@ def schedule(
         str,
         typer.Option(
             help="whole query partitions first: best-density, dynamic, exact (operator-centric for comparison); "
-            "best average fidelity: incremental (topological for comparison)"
+            "best average fidelity: incremental (topological for comparison)",
+            autocompletion=completing(lambda: ALGORITHMS),
         ),
     ] = DEFAULT,
     plot: Annotated[
@@ -43,16 +44,14 @@ def schedule(
     """What to recover first while capacity comes back after a failure.
 
     Examples:
-
-    holdfast schedule examples/topologies/three-queries.json --failed all --capacity 5
-
+    holdfast schedule examples/topologies/three-queries.json --failed all --capacity 5;
     holdfast schedule T.json --failed O1/0,O3/2 --arrivals 2,2,2 --algorithm incremental
     """
     if (capacity is None) == (arrivals is None):
         found = "both" if capacity is not None else "neither"
         raise Invalid(f"either --capacity 5 or --arrivals 2,2,2 is needed, got {found}")
     if algorithm not in ALGORITHMS:
-        raise Invalid(f"--algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+        raise Invalid(f"--algorithm {algorithm!r}: {instead(algorithm, ALGORITHMS, 'there are')}")
     if plot is not None:
         check_plot_path(plot)
     amounts = _amounts(arrivals) if arrivals is not None else None

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from holdfast.assessment.recording import Subject
 from holdfast.assessment.scores import loaded
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, instead
 from holdfast.operators import Pipeline
 from holdfast.workloads import WORKLOADS, Options, workload
 from holdfast.workloads.files import cut, open_input
@@ -45,8 +45,8 @@ def subject_of(asked: Asked) -> Subject:
     if asked.what.partition(":")[0].endswith(".py"):
         return _from_file(asked)
     if asked.what not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        raise Invalid(f"{asked.what!r}: neither a workload ({known}) nor a pipeline in a file, FILE.py:pipeline")
+        told = instead(asked.what, WORKLOADS, "workloads")
+        raise Invalid(f"{asked.what!r}: neither a workload nor a pipeline in a file, FILE.py:pipeline; {told}")
     chosen = workload(asked.what)
     chosen.check(asked.options)
     pipeline = chosen.pipeline() if asked.parallelism is None else chosen.pipeline(parallelism=asked.parallelism)

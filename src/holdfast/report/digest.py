@@ -16,7 +16,7 @@ from holdfast.report.comparison import compare
 from holdfast.report.frames import Tasks, frames
 from holdfast.report.short import in_short, standing
 from holdfast.report.timeline import LANES, timeline
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history import read_history, understood
 from holdfast.runtime.story import Recovery, recoveries
 from holdfast.topology import Topology, topology_from
 
@@ -28,7 +28,8 @@ COMPARED = 5
 
 def digest(folder: Path) -> dict[str, Any]:
     """Of a run's folder; Invalid if it is none."""
-    told = digest_events(list(read_history(folder)), folder.name)
+    with understood(folder):
+        told = digest_events(list(read_history(folder)), folder.name)
     told["setup"] = _read(folder / "run.json")
     told["summary"] = _read(folder / "summary.json")
     told["verdict"] = _read(folder / "verdict.json")
@@ -91,17 +92,21 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
 
 def _standing(events: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, str]:
     tasks = Tasks()
-    last = None
+    last = refused = None
     for event in events:
         tasks.hear(event)
         if event["kind"] == "started":
-            last = None
+            last = refused = None
+        elif event["kind"] in ("store unusable", "store usable"):
+            refused = event.get("message")
         elif event["kind"] == "epoch":
             last = event
         elif event["kind"] == "checkpoint" and last is not None and event["epoch"] >= last["epoch"]:
             # The state of every task at the newest epoch: whoever was behind has caught up.
             last = {**last, "absent": 0, "tentative": 0}
             tasks.status = dict.fromkeys(tasks.status, "exact")
+    if told["running"] and refused is not None:
+        return {"level": "bad", "text": f"Waiting for the store: {refused}"}
     down = list(tasks.status.values()).count("down") if told["running"] else 0
     return standing(last, told["error"], told["running"], down)
 

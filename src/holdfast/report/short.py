@@ -54,7 +54,7 @@ def _work(content: Mapping[str, Any]) -> str:
     if not epochs:
         return "No epoch was answered yet." if content["running"] else "No epoch was answered."
     answered = epochs[-1]["epoch"] + 1
-    of = f" of {content['wanted_epochs']}" if content["wanted_epochs"] and answered < content["wanted_epochs"] else ""
+    of = f" of {content['wanted_epochs']:,}" if content["wanted_epochs"] and answered < content["wanted_epochs"] else ""
     where = f" on {_count(content['nodes'], 'node')}" if content["nodes"] else ""
     return f"{answered:,}{of} epochs were answered in {_seconds(content['seconds'])}{where}."
 
@@ -71,7 +71,7 @@ def _failure(each: Recovery, at: float, tasks: int, content: Mapping[str, Any]) 
     told += "."
     if each.answered_after is not None:
         fidelity = 1.0 if each.answered_fidelity is None else each.answered_fidelity
-        good = "exact" if fidelity >= 1 else f"{fidelity:.0%} of it, by fidelity"
+        good = "and was exact" if fidelity >= 1 else f"with {fidelity:.0%} of the whole, by its fidelity"
         told += f" The next answer came {_seconds(each.answered_after)} after the loss, {good}."
     if each.exact_after is not None:
         told += f" {_seconds(each.exact_after)} after the loss everything was exact and caught up."

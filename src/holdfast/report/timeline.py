@@ -63,6 +63,18 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
             return "failures", f"state of {event['task']} is missing", f"on {event['node']}: {event['message']}"
         case "mute":
             return "failures", f"{event['task']} cannot answer tentatively", str(event["message"])
+        case "store unusable":
+            again = f"{event['message']}; asked again every {event['retry_seconds']:g} s"
+            return "failures", "the store takes nothing: the job waits", again
+        case "store usable":
+            return "failures", "the store takes writes again", f"after {event['after_seconds']:.1f} s"
+        case "damaged":
+            return "failures", "a file was damaged on purpose", str(event["file"])
+        case "nodes wanted":
+            told = "asked for" if event["given"] else "this Spark master gives none"
+            return "nodes", f"{_count(event['count'], 'more node')} wanted", told
+        case "request refused":
+            return "scaling", "a request was refused", str(event["reason"])
         case "nodes joined":
             return "nodes", f"joined: {names(event['nodes'])}", f"{event['alive']} nodes alive"
         case "nodes leaving":

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, instead
 
 Action = Literal["kill", "join", "slow", "unreachable", "fill", "damage", "restart", "random", "trace"]
 
@@ -85,6 +85,9 @@ FORMS = (
     "trace failures.csv 86400x [system 20]",
 )
 """What may be said, by example."""
+
+
+KINDS = ("kill", "join", "slow", "unreachable", "fill", "damage", "restart", "random", "trace")
 
 
 def parse_faults(text: str | Iterable[str]) -> tuple[Fault, ...]:
@@ -190,8 +193,7 @@ class _Sentence:
         elif what == "trace":
             made = [self._trace()]
         else:
-            known = "kill, join, slow, unreachable, fill, damage, restart, random, trace"
-            raise self._wrong(f"unknown fault {what!r}; known: {known}")
+            raise self._wrong(f"unknown fault {what!r}; {instead(what, KINDS)}")
         if self.words:
             raise self._wrong(f"{' '.join(self.words)!r} is one thing too many")
         return made

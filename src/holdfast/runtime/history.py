@@ -48,18 +48,32 @@ class History:
 
 
 def read_history(directory: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of a run, oldest first. A last line that a crash has torn is passed over."""
+    """The events of a run, oldest first. A line that a crash has torn is passed over, as is what is no event."""
     path = Path(directory) / NAME
     if not path.is_file():
         raise Invalid(f"{directory}: no {NAME} here; give the folder of a run (its --out)")
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict):
+            if (
+                isinstance(event, dict)
+                and isinstance(event.get("kind"), str)
+                and isinstance(event.get("time"), (int, float))
+            ):
                 yield event
+
+
+@contextlib.contextmanager
+def understood(directory: str | Path) -> Iterator[None]:
+    """Invalid for a history in which events lack what ours have: another program wrote it, or another version."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"an event has no {error}" if isinstance(error, KeyError) else str(error)
+        raise Invalid(f"{directory}: {NAME} is not a history that this version of Holdfast writes: {what}") from None
 
 
 def _end_line(path: Path) -> None:

@@ -54,6 +54,8 @@ def read_topology(path: str | Path) -> Topology:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise Invalid(f"{path}: this is a folder; a topology file in JSON or YAML is needed") from None
     except FileNotFoundError:
         raise Invalid(f"{path}: no such file; a topology file in JSON or YAML is needed") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -318,7 +319,8 @@ class Topology:
     def _hint(self, task: Task) -> str:
         if task.operator in self.operator:
             return f"{task.operator} has tasks 0 to {self.operator[task.operator].parallelism - 1}"
-        return f"operators: {_some(self.operator)}"
+        near = get_close_matches(task.operator, self.operator, n=1)
+        return (f"did you mean {near[0]}/{task.number}? " if near else "") + f"operators: {_some(self.operator)}"
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, instead
 from holdfast.workloads.bargain_discovery import BARGAIN_DISCOVERY
 from holdfast.workloads.hashtags import HASHTAGS
 from holdfast.workloads.linear_road import LINEAR_ROAD
@@ -21,7 +21,7 @@ WORKLOADS: dict[str, Workload] = {
 def workload(name: str) -> Workload:
     """The workload of this name."""
     if name not in WORKLOADS:
-        raise Invalid(f"unknown workload {name!r}; known: {', '.join(WORKLOADS)}")
+        raise Invalid(f"unknown workload {name!r}; {instead(name, WORKLOADS)}")
     return WORKLOADS[name]
 
 

@@ -171,7 +171,7 @@ function describe(chart, format) {
 function table(columns, rows, caption, ours) {
   const numeric = columns.map((_, i) => rows.length > 0 && rows.every((row) => /^[-\d.,]* ?(s|min|h|%|k|M|G|B|KiB|MiB|GiB)?$/.test(row[i])));
   const head = tag("tr", {}, ...columns.map((name, i) => tag("th", numeric[i] ? { scope: "col", class: "number" } : { scope: "col" }, name)));
-  const body = rows.map((row, r) => tag("tr", ours === r ? { class: "ours" } : {}, ...row.map((cell, i) => tag("td", numeric[i] ? { class: "number" } : {}, cell))));
+  const body = rows.map((row, r) => tag("tr", ours === r ? { class: "ours" } : {}, ...row.map((cell, i) => tag("td", numeric[i] ? { class: "number" } : String(cell).length > 24 ? { class: "words" } : {}, cell))));
   const named = columns.some((name) => name);
   const made = tag("table", { "aria-label": caption }, ...(named ? [tag("thead", {}, head)] : []), tag("tbody", {}, ...body));
   return tag("div", {}, tag("p", { class: "caption", "aria-hidden": "true" }, caption), tag("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption }, made));

@@ -24,8 +24,8 @@ function drawFacts(data) {
     [data.recoveries.length, data.recoveries.length === 1 ? "failure" : "failures"],
     [last ? Math.min(...data.epochs.map((each) => each.fidelity)).toFixed(3) : "none", "least fidelity"],
   ];
-  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "longest wait for an answer"]);
-  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "until exact and caught up"]);
+  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "from a loss to the next answer, at most"]);
+  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "from a loss to exact again, at most"]);
   byId("facts").replaceChildren(...facts.map(([value, name]) => tag("div", { class: "fact" }, tag("b", {}, String(value)), tag("span", {}, name))));
   const place = data.master ? `${plural(data.nodes, "node")} on ${data.master}` : "";
   const when = new Date(data.began * 1000).toISOString().slice(0, 16).replace("T", " ");
@@ -189,7 +189,7 @@ function drawEvents(data) {
   byId("events").tabIndex = 0;
   byId("events").setAttribute("aria-label", "Events");
   byId("events").replaceChildren(...data.timeline.map((event) => {
-    const epoch = event.epoch === undefined ? "" : ` (epoch ${event.epoch})`;
+    const epoch = event.epoch === undefined || event.title.includes("epoch") ? "" : ` (epoch ${event.epoch})`;
     const item = tag("li", { "data-lane": event.lane, class: event.lane }, tag("time", {}, `${event.t.toFixed(2)} s`),
       tag("span", { class: "what" }, tag("b", {}, event.title), epoch, " ", tag("small", {}, event.detail)));
     item.hidden = hidden.has(event.lane);
@@ -266,13 +266,15 @@ function drawRecoveries(data) {
   byId("recovery-list").replaceChildren(...data.recoveries.map((each, i) => drawRecovery(each, i + 1, data)));
 }
 
+const spaced = (name) => name.replaceAll("_", " ");
+
 function drawAttachments(data) {
   byId("attachments").hidden = !data.attachments.length;
   byId("attachments").replaceChildren(...data.attachments.map((each) => {
     const article = tag("article", {}, tag("h2", {}, each.title), tag("p", { class: "note" }, `From ${each.file}`));
     const facts = Object.entries(each.facts);
-    if (facts.length) article.append(table(["", ""], facts.map(([name, value]) => [name, value]), "Facts"));
-    if (each.rows.length) article.append(table(each.columns, each.rows, each.title));
+    if (facts.length) article.append(table(["", ""], facts.map(([name, value]) => [spaced(name), value]), "Facts"));
+    if (each.rows.length) article.append(table(each.columns.map(spaced), each.rows, each.title));
     if (each.left_out) article.append(tag("p", { class: "note" }, `${each.left_out} more rows are in the file.`));
     return article;
   }));
