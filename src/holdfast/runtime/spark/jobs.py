@@ -60,6 +60,7 @@ class Jobs:
         self._keeper: Keeper | None = None
         if isinstance(cluster, LogicalNodes):
             self._keeper = Keeper(context.store, context.token, context.sync)
+            self._keeper.begin()
             writer.folded = self._keeper.fold
 
     def topology(self, shape: Shape) -> Topology:

@@ -132,8 +132,6 @@ class Shell:
                 self._stopping.wait(LOOK_EVERY)
         if not found:
             raise RunFailed(f"no executor came within {deadline:.0f} s; is the cluster up and has it free cores?")
-        if self._keeper is not None:
-            self._keeper.begin()
         self.tell(NodesJoined(tuple(found)))
         jobs = [("nodes", self._watch), ("replay", self._replays), ("checkpoint", self._checkpoints)]
         for name, job in jobs:
