@@ -90,17 +90,18 @@ class Jobs:
             stage = stages.Feed(job, context, order, parts, shapes)
             partitions = len(parts)
         level = first
-        stage = self._in_turn(stage, run, 0)
+        stage = self._in_turn(stage, run, 0, partitions)
         for number, slots in enumerate(layout.levels):
             locations = [self._cluster.location(slot.place) for slot in slots]
             level = self._exchange.shuffle(level, stage, partitions, locations)
-            stage = self._in_turn(stages.Level(job, context, order, number), run, number + 1)
             partitions = len(slots)
+            stage = self._in_turn(stages.Level(job, context, order, number), run, number + 1, partitions)
         return [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
 
-    def _in_turn(self, stage: Stage, run: Run, level: int) -> Stage:
-        """Epochs keep each slot to one process where all share a machine."""
-        here = self._keeper is not None and run.live is not None
+    def _in_turn(self, stage: Stage, run: Run, level: int, partitions: int) -> Stage:
+        """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
+        at_once = partitions <= self._spark.sparkContext.defaultParallelism
+        here = self._keeper is not None and run.live is not None and at_once
         return InTurn(stage, self._context.local, run.number, level) if here else stage
 
     def _first_level(
