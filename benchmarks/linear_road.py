@@ -12,8 +12,8 @@ Learned from profiling: the toll assessment is more than half of it, and most of
 millions and writing it back. So cars that report in the same seconds share a table (a third less), and are looked up in
 the order of their hashes, which is that of the table (another third): from one end to the other, and what is written
 back comes sorted. Sorting words that hold both key and row is several times faster than sorting rows by key. On Spark
-most of the CPU was the JVM's, for making tuples and turning rows into Arrow, until tuples came in packs. A checkpoint as
-a Spark job, and snapshots that nodes wrote within epochs, made the epochs beside them two to four times as long.
+most of the CPU was the JVM's, for making tuples and turning rows into Arrow, until tuples came in packs. A checkpoint
+as a Spark job, and snapshots that nodes wrote within epochs, made the epochs beside them two to four times as long.
 """
 
 from __future__ import annotations

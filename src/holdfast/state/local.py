@@ -132,7 +132,7 @@ class LocalState:
     def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.
 
-        Changes up to ``before`` become one with the snapshot once they outweigh it; small ones are folded into
+        Changes up to ``before`` become one with the snapshot once they are twice its size; small ones are folded into
         like-sized neighbours before that. So files stay few, and bytes written are at most a few times what changed.
         Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
         together from files, and the next call finds it.
