@@ -45,3 +45,12 @@ def test_all_at_once_is_one_after_the_other(steps: list[Rows], spread: int) -> N
     assert {key: (value, alive) for key, value, alive in found} == expected
     assert len(found) == len(expected)
     assert found == rows_of(reduce(overlay, runs))
+
+
+def test_a_run_with_the_keys_of_the_next_is_hidden_by_it() -> None:
+    whole = dict.fromkeys(range(KEYS), (0, True))
+    newest = run_of(whole, 3, 1)
+    runs = [run_of(whole, number, 1) for number in range(3)]
+    assert overlay_all([*runs, newest]) is newest
+    dead = run_of({0: (0, False), 1: (0, True)}, 4, 1)
+    assert rows_of(overlay_all([*runs, newest, dead])) == rows_of(overlay(newest, dead))

@@ -65,13 +65,18 @@ def bring(store: Store, token: int, wanted: Saving) -> list[FileEntry]:
 
 
 class Keeper:
-    """The process, begun when it is first needed and begun again should it end. One thing at a time."""
+    """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
 
     def __init__(self, store: str, token: int, sync: Sync) -> None:
         self._told = json.dumps({"store": store, "token": token, "sync": asdict(sync)})
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._closed = False
+
+    def begin(self) -> None:
+        """Begin the process now, while nobody waits for it."""
+        with self._lock:
+            self._begun()
 
     def save(self, wanted: Sequence[Saving]) -> dict[str, list[FileEntry]]:
         """The files of all these tasks; NotSaved if one of them cannot be had."""

@@ -31,6 +31,8 @@ _NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.a
 _FOLD_RATIO = 2
 FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
+OUTWEIGHS = 2
+"""A changelog of so many times the bytes of its snapshot becomes one with it."""
 MANY_STEPS = 64
 """Up to so many steps, a changelog that is a quarter of its snapshot is left alone: it will soon be one with it."""
 
@@ -130,7 +132,7 @@ class LocalState:
     def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.
 
-        Changes up to ``before`` become one with the snapshot once they outweigh it; small ones are folded into
+        Changes up to ``before`` become one with the snapshot once they are twice its size; small ones are folded into
         like-sized neighbours before that. So files stay few, and bytes written are at most a few times what changed.
         Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
         together from files, and the next call finds it.
@@ -147,7 +149,7 @@ class LocalState:
         if len(tail) < FOLD_STEPS:
             return
         changed, held = sum(step.nbytes for step in tail), base.nbytes
-        if changed > held:
+        if changed > OUTWEIGHS * held:
             if newest is None:
                 self._renew(task, base, tail, before)
             elif not any(step.since is None and step.epoch > before for step in steps):

@@ -221,7 +221,12 @@ def overlay(older: Run, newer: Run) -> Run:
 
 def overlay_all(runs: Sequence[Run]) -> Run:
     """Several runs of one schema as one, later ones winning; tombstones stay. One sort for all, if memory allows."""
-    parts = [run for run in runs if len(run)]
+    parts: list[Run] = []
+    for run in reversed(runs):
+        # One whose keys are those of the next newer run is hidden by it.
+        if len(run) and not (parts and _same_key_set(run, parts[-1])):
+            parts.append(run)
+    parts.reverse()
     if len(parts) < 3 or sum(run.nbytes for run in parts) > AT_ONCE:
         return reduce(overlay, parts or runs)
     both = interleave(parts)

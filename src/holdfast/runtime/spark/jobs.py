@@ -16,8 +16,9 @@ from holdfast.runtime.layout import lay_out
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.cluster import Cluster, LogicalNodes
-from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.spark.exchange import Exchange, Stage
 from holdfast.runtime.spark.shipping import arrow_schema, as_bytes
+from holdfast.runtime.spark.turns import InTurn
 from holdfast.runtime.worker import JobContext, Order
 from holdfast.state import Writer
 from holdfast.state.entries import FileEntry
@@ -59,6 +60,7 @@ class Jobs:
         self._keeper: Keeper | None = None
         if isinstance(cluster, LogicalNodes):
             self._keeper = Keeper(context.store, context.token, context.sync)
+            self._keeper.begin()
             writer.folded = self._keeper.fold
 
     def topology(self, shape: Shape) -> Topology:
@@ -88,11 +90,19 @@ class Jobs:
             stage = stages.Feed(job, context, order, parts, shapes)
             partitions = len(parts)
         level = first
+        stage = self._in_turn(stage, run, 0, partitions)
         for number, slots in enumerate(layout.levels):
             locations = [self._cluster.location(slot.place) for slot in slots]
             level = self._exchange.shuffle(level, stage, partitions, locations)
-            stage, partitions = stages.Level(job, context, order, number), len(slots)
+            partitions = len(slots)
+            stage = self._in_turn(stages.Level(job, context, order, number), run, number + 1, partitions)
         return [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+
+    def _in_turn(self, stage: Stage, run: Run, level: int, partitions: int) -> Stage:
+        """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
+        at_once = partitions <= self._spark.sparkContext.defaultParallelism
+        here = self._keeper is not None and run.live is not None and at_once
+        return InTurn(stage, self._context.local, run.number, level) if here else stage
 
     def _first_level(
         self, run: Run, batch: Batch | None, now: Situation, journalled: Journalled

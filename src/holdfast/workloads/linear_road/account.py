@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators import Operator, State, StateSchema
+from holdfast.workloads.linear_road.cars import by_hash
 from holdfast.workloads.linear_road.history import expenditure
 from holdfast.workloads.linear_road.rules import ASKS, BALANCE, KINDS, LEAVES, Ints, numbers, of_kind
 
@@ -47,7 +48,8 @@ class Account(Operator):
         tolls = np.concatenate([_column(told, "toll"), np.zeros(events.num_rows, np.int64)])
         asks = np.concatenate([np.zeros(told.num_rows, np.bool_), _column(events, "kind") == ASKS])
         pays = np.concatenate([_column(told, "pays"), _column(events, "number")]).astype(np.bool_) & ~asks
-        order = np.argsort((vid << 32) | rank)
+        order = np.argsort(rank)
+        order = order[by_hash(vid[order])]
         vid, tolls, asks, pays = vid[order], tolls[order], asks[order], pays[order]
 
         first = np.concatenate([[True], vid[1:] != vid[:-1]])
