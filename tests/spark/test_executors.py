@@ -62,7 +62,7 @@ def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is
     four: tuple[Path, dict[str, object]],
 ) -> None:
     folder = four[0] / "scaled"
-    events = read_history(folder)
+    events = list(read_history(folder))
     told = [e for e in events if e["kind"] in ("nodes lost", "scaling begun", "scaling aborted", "scaled")]
     assert [(e["kind"], e.get("tasks")) for e in told if e["kind"] == "scaled"] == [("scaled", 4), ("scaled", 3)]
     first, second = (e for e in told if e["kind"] == "nodes lost")

@@ -200,7 +200,7 @@ def test_a_job_that_has_less_to_do_merges_tasks_and_gives_nodes_back(spark: Any,
     finally:
         job.stop()
     assert rows(tmp_path) == running_counts(job.status["epoch"] + 1)
-    told = read_history(tmp_path)
+    told = list(read_history(tmp_path))
     assert next(event["tasks"] for event in told if event["kind"] == "scaled") == 4
     released = next(event for event in told if event["kind"] == "nodes released")
     assert released["nodes"] == ["node-2"] and "nodes lost" not in kinds(tmp_path)
