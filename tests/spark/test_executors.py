@@ -20,6 +20,7 @@ import pytest
 from commands import DEADLINE, expected_counts, final_counts, running
 from on_executors import KEYS, ROWS
 
+from holdfast.cli.run import INTERRUPTED
 from holdfast.runtime.history import read_history
 from holdfast.runtime.outputs import read_output
 from holdfast.runtime.requests import answers, ask
@@ -128,7 +129,7 @@ def test_a_job_grows_onto_a_standalone_cluster(standalone: str, tmp_path: Path) 
         request = ask(folder, "count", 2)
         _until(process, lambda: any(each["kind"] == "scaled" for each in answers(folder, request.name)))
         process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 0, process.communicate()[1][-3000:]
+        assert process.wait(DEADLINE) == INTERRUPTED, process.communicate()[1][-3000:]
     assert joined(folder)[0] == ["node-0"]
     scaled = next(each for each in answers(folder, request.name) if each["kind"] == "scaled")
     assert "node-1" in scaled["new"].values()
