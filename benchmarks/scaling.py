@@ -92,8 +92,15 @@ def stream(spark: Any, rows: int) -> Any:
 
 
 def gaps(folder: Path, begin: float, end: float) -> float:
-    """The longest time without an answer between these moments."""
-    times = [event["time"] for event in read_history(folder) if event["kind"] == "answered"]
+    """The longest time without an answer between these moments.
+
+    A job that starts again may be given an epoch once more that was answered before: that is no answer.
+    """
+    first: dict[int, float] = {}
+    for event in read_history(folder):
+        if event["kind"] == "answered":
+            first.setdefault(event["epoch"], event["time"])
+    times = sorted(first.values())
     inside = [t for t in times if begin <= t <= end]
     around = [
         max([t for t in times if t < begin], default=begin),

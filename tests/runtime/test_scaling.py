@@ -12,6 +12,7 @@ from holdfast.elasticity import Policy
 from holdfast.runtime.coordinator import Coordinator
 from holdfast.runtime.events import (
     Checkpoint,
+    CheckpointBroken,
     CheckpointDurable,
     CheckpointLost,
     Publish,
@@ -340,3 +341,59 @@ def test_what_was_told_long_ago_counts_less() -> None:
     hashes, weights = driver.coordinator.samples("A")[0]
     assert list(hashes) == [2**29, 3 * 2**29] and weights is not None
     assert weights[0] == 8 / 2**7 and weights[1] > 15
+
+
+def test_a_checkpoint_that_is_old_comes_first_so_that_little_is_replayed() -> None:
+    driver = running(checkpoint_every=4)
+    for epoch in range(6, 8):
+        driver.arrive(epoch)
+        run = driver.only(Run)
+        driver.tell(RunDone(run.number, tuple(driver.report(work) for work in run.works)))
+    assert driver.coordinator.standing.checkpoint == 3 and driver.coordinator._checkpointing == 7
+    want(driver, 3)
+    assert not driver.records("scaling begun"), "a checkpoint is under way"
+    driver.tell(CheckpointDurable(7))
+    assert driver.records("scaling begun")[0]["checkpoint"] == 7
+
+    driver = Driver(chain(1, 2, 1), nodes=3, checkpoint_every=6)
+    driver.join(0, 1, 2)
+    for epoch in range(10):
+        driver.epoch(epoch)
+    assert driver.coordinator.standing.head - driver.coordinator.standing.checkpoint == 4
+    want(driver, 3)
+    assert driver.only(Checkpoint).epoch == 9 and not driver.records("scaling begun")
+    driver.tell(CheckpointBroken(9, "no room"))
+    again = driver.only(Checkpoint)
+    driver.tell(CheckpointDurable(again.epoch))
+    assert driver.records("scaling begun")[0]["checkpoint"] == 9
+
+
+def test_where_nodes_share_cores_new_tasks_are_restored_one_at_a_time() -> None:
+    driver = running(restores=1)
+    want(driver, 4)
+    seen = []
+    while (run := driver.only(Run)) and set(works(run, "replica").values()) == {(4, 3, "checkpoint")}:
+        assert len(run.works) == 1
+        seen += list(works(run, "replica"))
+        driver.finish(run)
+    assert sorted(seen) == ["A/0", "A/1", "A/2", "A/3"]
+    assert works(run, "replica") == dict.fromkeys(("A/0", "A/1", "A/2", "A/3"), (4, 5, "local"))
+    driver.finish(run)
+    assert driver.records("scaled")[0]["tasks"] == 4
+
+
+def test_no_checkpoint_comes_between_unless_it_takes_long() -> None:
+    driver = running()
+    want(driver, 3)
+    held = driver.only(Run)
+    checkpoints: list[int] = []
+    for epoch in range(6, 13):
+        driver.arrive(epoch)
+        if not driver.of(Run):
+            break  # those who are built may catch up first
+        driver.finish(driver.only(Run))
+        checkpoints += [each.epoch for each in driver.of(Checkpoint)]
+    assert checkpoints == [] and driver.coordinator.standing.head < 3 + 8
+    driver.finish(held)
+    calm(driver)
+    assert driver.coordinator.topology.operator["A"].parallelism == 3

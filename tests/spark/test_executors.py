@@ -20,6 +20,7 @@ import pytest
 from commands import DEADLINE, expected_counts, final_counts, running
 from on_executors import KEYS, ROWS
 
+from holdfast.cli.run import INTERRUPTED
 from holdfast.runtime.history import read_history
 from holdfast.runtime.outputs import read_output
 from holdfast.runtime.requests import answers, ask
@@ -62,7 +63,7 @@ def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is
     four: tuple[Path, dict[str, object]],
 ) -> None:
     folder = four[0] / "scaled"
-    events = read_history(folder)
+    events = list(read_history(folder))
     told = [e for e in events if e["kind"] in ("nodes lost", "scaling begun", "scaling aborted", "scaled")]
     assert [(e["kind"], e.get("tasks")) for e in told if e["kind"] == "scaled"] == [("scaled", 4), ("scaled", 3)]
     first, second = (e for e in told if e["kind"] == "nodes lost")
@@ -128,7 +129,7 @@ def test_a_job_grows_onto_a_standalone_cluster(standalone: str, tmp_path: Path) 
         request = ask(folder, "count", 2)
         _until(process, lambda: any(each["kind"] == "scaled" for each in answers(folder, request.name)))
         process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 0, process.communicate()[1][-3000:]
+        assert process.wait(DEADLINE) == INTERRUPTED, process.communicate()[1][-3000:]
     assert joined(folder)[0] == ["node-0"]
     scaled = next(each for each in answers(folder, request.name) if each["kind"] == "scaled")
     assert "node-1" in scaled["new"].values()

@@ -193,14 +193,14 @@ def test_a_job_that_has_less_to_do_merges_tasks_and_gives_nodes_back(spark: Any,
         job.shell.cluster.grow(1)
         job.scale("counts", 4)
         assert back.wait(60), kinds(tmp_path)
-        assert job.status["nodes"] == ["node-0", "node-1"]
+        assert len(job.status["nodes"]) == 2
         head = job.status["epoch"]
         while job.status["epoch"] < head + 3 and job.isActive:
             time.sleep(0.02)
     finally:
         job.stop()
     assert rows(tmp_path) == running_counts(job.status["epoch"] + 1)
-    told = read_history(tmp_path)
+    told = list(read_history(tmp_path))
     assert next(event["tasks"] for event in told if event["kind"] == "scaled") == 4
     released = next(event for event in told if event["kind"] == "nodes released")
-    assert released["nodes"] == ["node-2"] and "nodes lost" not in kinds(tmp_path)
+    assert len(released["nodes"]) == 1 and "nodes lost" not in kinds(tmp_path)

@@ -15,7 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
-from holdfast.state import Change, Fenced, Held, Routing, StateSchema, Store, Sync, TaskState, Unusable, fence
+from holdfast.state import (
+    Change,
+    Fenced,
+    Held,
+    KeyRange,
+    Routing,
+    StateSchema,
+    StateTable,
+    Store,
+    Sync,
+    TaskState,
+    Unusable,
+    fence,
+)
 from holdfast.state import files as files_module
 from holdfast.state import writer as writer_module
 from holdfast.state.verify import verify
@@ -389,3 +402,25 @@ def test_a_commit_overtaken_while_it_is_written_does_not_report_success(
     assert store.journal_epochs() == []
     for one in (writer, *newer):
         one.close()
+
+
+def test_a_part_of_a_task_is_what_a_slice_of_the_whole_is(tmp_path: Path) -> None:
+    """From a chain of a whole state and changes, deletes among them; also a part in which nothing is."""
+    schema = StateSchema(pa.schema([("key", pa.int64())]), pa.schema([("count", pa.int64())]))
+    draw = np.random.default_rng(5)
+    table = StateTable.from_table(schema, pa.table({"key": range(500), "count": range(500)}), 0)
+    state = TaskState(0, {"counts": table})
+    store = Store(tmp_path)
+    with store.writer("test") as writer:
+        writer.commit_checkpoint(0, {"O/0": store.write_task("O/0", 0, state, token=writer.token)})
+        for epoch in range(1, 4):
+            keys = draw.choice(600, 80, replace=False)
+            rows = pa.table({"key": keys[:60], "count": draw.integers(0, 9, 60)})
+            change = Change(rows, pa.table({"key": keys[60:]}))
+            state = state.apply({"counts": change}, epoch)
+            files = store.write_task("O/0", epoch, {"counts": change}, token=writer.token, since=epoch - 1)
+            writer.commit_checkpoint(epoch, {"O/0": files})
+        for part in (*KeyRange.whole().split(3), KeyRange(0, 1), KeyRange.whole()):
+            found, _ = store.restore("O/0", 3, {"counts": part})
+            assert found["counts"].to_table().equals(state["counts"].slice(part).to_table())
+            assert len(found["counts"]) == len(state["counts"].slice(part))

@@ -432,8 +432,11 @@ class Coordinator(Outcomes):
             return
         if standing.down or any(home.position < standing.head for home in standing.homes.values()):
             return
-        if self.scaling.shadow is not None and self.scaling.shadow.near(standing.head, self._handover):
-            return  # the switch is at hand, and it waits for checkpoints under way
+        shadow = self.scaling.shadow
+        if shadow is not None and (
+            shadow.near(standing.head, self._handover) or age < 2 * self.settings.checkpoint_every
+        ):
+            return  # the switch is at hand, or may be soon, and all new tasks would begin anew from the checkpoint
         self._checkpoint_wanted = False
         self._checkpointing = standing.head
         nodes = {task: home.node for task, home in standing.homes.items()}

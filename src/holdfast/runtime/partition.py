@@ -17,22 +17,32 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, encode
 from holdfast.runtime.processing import WATERMARK, joined, route, state_schemas
 from holdfast.runtime.shape import Shape, parents, reshaped_pipeline, routing_of, stream_key
-from holdfast.state import KeyRange, Routing, StateTable, Store, TaskState, hash_keys, merge_states
+from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, TaskState, hash_keys, merge_states
 from holdfast.topology import Task
 
 
 def restored(store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: int) -> TaskState:
     """A task's state at a checkpoint, whatever shape that was written in."""
     schemas = state_schemas(declared, declared.by_name[task.operator])
+    parts: dict[str, KeyRange] = {}
 
     def load(old: Task) -> TaskState:
-        return store.restore(str(old), epoch)[0].evolve(schemas)
+        return store.restore(str(old), epoch, parts)[0].evolve(schemas)
 
     if not shape.version:
         return load(task)
+    now = routing_of(declared.topology, shape, task.operator)
+    mine = _range(now, task.number)
+    # What others have is cut off file by file, before the files are put together.
+    parts |= {table: mine for table, schema in schemas.items() if _sorted_by_routing(declared, task.operator, schema)}
     then = store.checkpoint(epoch).routing.get(task.operator)
     before = then or routing_of(declared.topology, Shape(), task.operator)
-    return assembled(declared, before, routing_of(declared.topology, shape, task.operator), task, load)
+    return assembled(declared, before, now, task, load)
+
+
+def _sorted_by_routing(declared: Pipeline, name: str, schema: StateSchema) -> bool:
+    names: list[str] = schema.key.names
+    return list(stream_key(declared, name, names) or ()) == names
 
 
 def assembled(

@@ -81,9 +81,15 @@ class Shadow:
                 if home.position < checkpoint:
                     self.homes[task] = Home(home.node, checkpoint, fresh=True)
 
-    def works(self, standing: Standing, chunk: int) -> tuple[Work, ...]:
-        """What brings the shadow forward by some epochs. What was kept was cut for others, so nothing of it is read."""
+    def works(self, standing: Standing, chunk: int, restores: int = 0) -> tuple[Work, ...]:
+        """What brings the shadow forward by some epochs. What was kept was cut for others, so nothing of it is read.
+
+        ``restores``: so many tasks at once have their state restored, before any of them goes on.
+        """
         waiting = {task: home for task, home in self.homes.items() if self.stateful(task)}
+        fresh = [task for task, home in waiting.items() if home.fresh and home.position >= 0]
+        if restores and fresh:
+            return tuple(self._restored(task) for task in fresh[:restores])
         last = min(standing.head, min(home.position for home in waiting.values()) + chunk)
         behind = [
             Copy(task, home.node, "replica", "checkpoint" if home.fresh else "local", home.position)
@@ -92,15 +98,15 @@ class Shadow:
         ]
         if not behind:
             # At the head already, but in the store: only to be restored.
-            return tuple(
-                Work(task, home.node, "replica", "checkpoint", home.position, home.position + 1, home.position)
-                for task, home in waiting.items()
-                if home.fresh
-            )
+            return tuple(self._restored(task) for task, home in waiting.items() if home.fresh)
         ahead = {task: at for task, at in standing.ahead().items() if task not in self.homes and task in self._index}
         side = {task: at for task, at in standing.side.items() if task not in self.homes and task in self._index}
         works, _ = replay(self.topology, behind, ahead, standing.checkpoint, side, {}, last)
         return works
+
+    def _restored(self, task: Task) -> Work:
+        home = self.homes[task]
+        return Work(task, home.node, "replica", "checkpoint", home.position, home.position + 1, home.position)
 
     @property
     def _index(self) -> Mapping[Task, int]:

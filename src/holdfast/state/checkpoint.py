@@ -16,7 +16,7 @@ from holdfast.state.entries import Damaged, FileEntry, checksum, read_checked, r
 from holdfast.state.files import Files
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import table_label, task_folder
-from holdfast.state.ranges import Routing
+from holdfast.state.ranges import KeyRange, Routing
 from holdfast.state.run import Run
 from holdfast.state.schema import StateSchema
 from holdfast.state.task import TaskState
@@ -162,14 +162,21 @@ def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, Ru
     return schema, run
 
 
-def read_chain(files: Files, task: str, chain: Iterable[FileEntry], epoch: int) -> TaskState:
-    """A task's state from its chain of files. Cost follows the bytes in them."""
+def read_chain(
+    files: Files, task: str, chain: Iterable[FileEntry], epoch: int, parts: Mapping[str, KeyRange] | None = None
+) -> TaskState:
+    """A task's state from its chain of files. Cost follows the bytes in them.
+
+    ``parts``: tables of which only the keys in a range are wanted; the others are not even put together.
+    """
     state: TaskState | None = None
     steps: dict[tuple[int, int | None], dict[str, Change]] = {}
     for entry in chain:
         step = steps.setdefault((entry.epoch, entry.since), {})
         if (read := read_run(files, task, entry)) is not None:
-            step[entry.table] = Change.of_run(*read)
+            schema, run = read
+            part = (parts or {}).get(entry.table)
+            step[entry.table] = Change.of_run(schema, run if part is None else run.slice(part))
     for (at, since), changes in steps.items():
         if since is None:
             state = TaskState(at)

@@ -22,6 +22,7 @@ from holdfast.state.entries import Damaged, FileEntry, read_checked, read_docume
 from holdfast.state.files import open_files
 from holdfast.state.journal import Block
 from holdfast.state.output import Kind
+from holdfast.state.ranges import KeyRange
 from holdfast.state.task import TaskState
 
 if TYPE_CHECKING:
@@ -138,21 +139,24 @@ class Store:
                     wrong.append(str(error))
         return wrong
 
-    def restore(self, task: str, epoch: int | None = None) -> tuple[TaskState, int]:
+    def restore(
+        self, task: str, epoch: int | None = None, parts: Mapping[str, KeyRange] | None = None
+    ) -> tuple[TaskState, int]:
         """A task's state and its epoch: of that checkpoint, or of the newest one that is whole for this task.
 
+        ``parts``: tables of which only the keys in a range are wanted.
         Damaged if the one asked for is; Unrecoverable, with what was tried, if none is left.
         """
         if epoch is not None:
             found = self.checkpoint(epoch)
-            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch), epoch
+            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch, parts), epoch
         whole, tried = self._checkpoints()
         for found in reversed(whole):
             if str(task) not in found.tasks:
                 tried.append(f"checkpoint {found.epoch}: has no task {task}")
                 continue
             try:
-                state = checkpoints.read_chain(self.files, task, found.chain(str(task)), found.epoch)
+                state = checkpoints.read_chain(self.files, task, found.chain(str(task)), found.epoch, parts)
             except Damaged as error:
                 tried.append(f"checkpoint {found.epoch}: {error}")
             else:
