@@ -283,6 +283,7 @@ function drawAttachments(data) {
 let shown = null;
 function draw(data) {
   shown = data;
+  document.body.dataset.drawn = "yes"; // what is hidden has no width to draw into
   byId("title").textContent = data.title;
   drawFacts(data);
   drawPlayer(data);
@@ -292,12 +293,12 @@ function draw(data) {
   drawRecoveries(data);
   drawAttachments(data);
   byId("foot").textContent = `Made by holdfast report from history.jsonl: ${plural(data.timeline.length, "event")}.`;
-  document.body.dataset.drawn = "yes";
 }
 
 async function follow() {
   const note = byId("live");
   note.hidden = false;
+  if (shown === null) note.textContent = "Waiting for the job to begin";
   try {
     const answer = await fetch("data.json", { cache: "no-store" });
     if (!answer.ok) throw new Error(String(answer.status));
