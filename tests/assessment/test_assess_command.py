@@ -106,7 +106,7 @@ def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "'nothing': neither a workload (word-count"),
+        (["nothing"], "'nothing': neither a workload nor a pipeline in a file"),
         (["nothing.py:pipeline"], "no such file nothing.py"),
         (["word-count", "--score", "best"], "write total:COLUMN"),
         (["word-count", "--outages", "1,x"], "--outages: numbers with commas between are needed, got '1,x'"),
