@@ -48,7 +48,7 @@ class Trial:
 
     def hear(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
-        if kind == "answered" and event["epoch"] == 5:
+        if kind == "answered" and event["epoch"] == 2:
             self.ask(4)
         elif kind == "replay" and event.get("scaling"):
             if not self.killed:
@@ -77,7 +77,7 @@ def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
     spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
-    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=4, rebalance=False)
+    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=2, rebalance=False)
     trial = Trial(job)
     job.add_listener(trial.hear)
     if not trial.over.wait(150):

@@ -237,8 +237,9 @@ class Executors:
         gone = [self._known.pop(node) for node in nodes]
         self._released.update(gone)
         ids = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(gone))
-        self._jsc.requestTotalExecutors(len(self._alive()), 0, self._no_hosts)
-        self._jsc.schedulerBackend().killExecutors(ids, False, False, True)
+        with contextlib.suppress(Exception):  # py4j wraps whatever the master throws; then they stay, without work
+            self._jsc.requestTotalExecutors(len(self._alive()), 0, self._no_hosts)
+            self._jsc.schedulerBackend().killExecutors(ids, False, False, True)
 
     def kill(self, nodes: Iterable[str]) -> None:
         processes = {node: self.process(node) for node in nodes}

@@ -102,6 +102,8 @@ class Demand:
         self._shell.note("nodes wanted", {"count": count, "given": given, "most": self._max_nodes})
 
     def heard(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "nodes released":
+            self._pool.lost(event["nodes"])
         if self._elastic is not None:
             self._elastic.hear(event, self._shell.coordinator.shape, time.monotonic())
 
