@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -113,9 +114,11 @@ MISTAKES = [
     ("words", "told"), MISTAKES, ids=lambda value: " ".join(value)[-40:] if isinstance(value, list) else ""
 )
 def test_a_mistake_is_told_in_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code, out, err = said(capsys, monkeypatch, *words)
+    assert not list(tmp_path.iterdir()), "what was typed wrong leaves no folder behind"
     assert code == 2 and out == ""
     assert err.startswith("holdfast: ") and len(err.strip().splitlines()) == 1, err
     assert told in err

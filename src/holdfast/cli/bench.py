@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -68,8 +67,7 @@ def bench(
     load = Load(
         round(minutes * 60), round(warm_up * 60), nodes, parallelism, parallelism, checkpoint_every, seed, not rows
     )
-    folder = out.absolute() if out is not None else Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
-    make_folder(folder)
+    folder = make_folder(out, "holdfast-bench-")
     if any(folder.iterdir()):
         raise Invalid(f"--out {folder}: it is not empty; name a new folder")
     runs: dict[int, Peak] = {}

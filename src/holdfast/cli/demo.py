@@ -59,12 +59,11 @@ def demo(
     holdfast demo --logical --epochs 20;
     holdfast demo --kill "kill node-0 at epoch 5"
     """
-    folder = (out or Path(tempfile.mkdtemp(prefix="holdfast-demo-"))).absolute()
-    if (folder / HISTORY).exists():
-        raise Invalid(f"--out {folder}: there is a run in it already; name a new folder")
+    if out is not None and (out / HISTORY).exists():
+        raise Invalid(f"--out {out}: there is a run in it already; name a new folder")
     script = parse_faults([kill or f"kill node-1,node-2 at epoch {epochs // 3}"])
     expand_faults(script, [f"node-{number}" for number in range(NODES)], epochs)
-    make_folder(folder)
+    folder = make_folder(out, "holdfast-demo-")
     options = Options(epochs=epochs, rate=rate, seed=7)
     began = time.monotonic()
     with _spark(logical) as (session, real):

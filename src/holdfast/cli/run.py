@@ -22,7 +22,7 @@ from holdfast.cli import interrupts
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, completing, progress
 from holdfast.errors import HoldfastError, Invalid, instead
-from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route
+from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route, check_port
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
 from holdfast.runtime.history import read_history
@@ -136,11 +136,10 @@ def run(
     holdfast run word-count --nodes 2 --max-nodes 6 --pool 1 --elastic --epochs 500 --out run-1
     """
     chosen = workload(name)
-    folder = (out or Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-"))).absolute()
     if expressways is not None and (name != ROADS or input_ is not None):
         raise Invalid(f"--expressways {expressways}: it is for the generated traffic of {ROADS}, without --input")
     asked = Options(input_, epochs or 10, rate, seed, column, expressways=expressways or 1)
-    options = _resumed(folder, name, asked, parallelism, epochs)
+    options = asked if out is None else _resumed(out.absolute(), name, asked, parallelism, epochs)
     chosen.check(options)
     if "" in map(str.strip, fault or []):
         raise Invalid("--fault '': a fault is needed, such as \"kill node-1,node-2 at epoch 8\"")
@@ -165,9 +164,11 @@ def run(
     if tasks and budget is not None:
         raise Invalid("--replicas and --budget: give one of them; a budget lets the planner choose the replicas")
     policy = _policy(elastic, scale_above, max_nodes, nodes, pool)
-    make_folder(folder)
     if ui_port and not ui:
         raise Invalid(f"--ui-port {ui_port}: it is the port of --ui, which is not given")
+    check_port(ui_port, "--ui-port")
+    check_port(metrics or 0, "--metrics")
+    folder = make_folder(out, f"holdfast-{name}-")
 
     with ExitStack() as stack:
         display = Display(f"holdfast run {name}", options.epochs, quiet or log is Log.json)
@@ -235,14 +236,18 @@ def spark_interval(written: str) -> str:
     return f"{round(float(match[1]) * size[unit])} milliseconds"
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of a run now: to be told after a minute that it cannot be written is no fun."""
+def make_folder(out: Path | None, prefix: str) -> Path:
+    """Make the folder of a run now, or a new one: to be told after a minute that it cannot be written is no fun."""
+    if out is None:
+        return Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+    folder = out.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise Invalid(f"--out {folder}: cannot be written: {error.strerror or error}; name another folder") from None
+    return folder
 
 
 @contextmanager

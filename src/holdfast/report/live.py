@@ -24,12 +24,16 @@ SHARE = 10
 """A digest is made again no sooner than this many times the time it took."""
 
 
+def check_port(port: int, option: str) -> None:
+    if not 0 <= port <= 65535:
+        raise Invalid(f"{option} {port}: a port is from 0 (any free one) to 65535")
+
+
 class LiveServer:
     """Serves these routes in threads of its own until it is closed."""
 
     def __init__(self, routes: Mapping[str, Route], port: int = 0, host: str = LOOPBACK, option: str = "--ui") -> None:
-        if not 0 <= port <= 65535:
-            raise Invalid(f"{option} {port}: a port is from 0 (any free one) to 65535")
+        check_port(port, option)
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(routes, _is_loopback(host)))
         except OSError as error:
