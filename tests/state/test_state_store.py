@@ -131,7 +131,7 @@ def test_commits_during_a_compaction_lose_nothing(url: str, monkeypatch: pytest.
 def test_a_second_writer_is_refused_and_an_older_one_fenced(url: str) -> None:
     store = Store(url)
     first = store.writer("first")
-    with pytest.raises(Held, match=r"held by first .* use force"):
+    with pytest.raises(Held, match=r"held by first .* --force"):
         store.writer("second")
     files = store.write_task("O3/0", 1, some_state(1), token=first.token)
     second = store.writer("second", force=True)
