@@ -131,8 +131,8 @@ def _refuse_if_held(files: Files, token: int, now: float) -> None:
         return
     raise Held(
         f"store {files.url}: held by {body['owner']} (process {body['process'].partition('@')[0]}), last heard "
-        f"{max(now - last['at'], 0):.0f} s ago; stop it, wait until {body['lease']:.0f} s have passed, or take over with "
-        "--force (force=True)"
+        f"{max(now - last['at'], 0):.0f} s ago; stop it, wait until {body['lease']:.0f} s have passed, or take over "
+        "with --force (force=True)"
     )
 
 
