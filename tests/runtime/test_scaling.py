@@ -368,20 +368,6 @@ def test_a_checkpoint_that_is_old_comes_first_so_that_little_is_replayed() -> No
     assert driver.records("scaling begun")[0]["checkpoint"] == 9
 
 
-def test_where_nodes_share_cores_new_tasks_are_restored_one_at_a_time() -> None:
-    driver = running(restores=1)
-    want(driver, 4)
-    seen = []
-    while (run := driver.only(Run)) and set(works(run, "replica").values()) == {(4, 3, "checkpoint")}:
-        assert len(run.works) == 1
-        seen += list(works(run, "replica"))
-        driver.finish(run)
-    assert sorted(seen) == ["A/0", "A/1", "A/2", "A/3"]
-    assert works(run, "replica") == dict.fromkeys(("A/0", "A/1", "A/2", "A/3"), (4, 5, "local"))
-    driver.finish(run)
-    assert driver.records("scaled")[0]["tasks"] == 4
-
-
 def test_no_checkpoint_comes_between_unless_it_takes_long() -> None:
     driver = running()
     want(driver, 3)

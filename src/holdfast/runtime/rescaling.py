@@ -189,7 +189,7 @@ class Rescaling:
         shadow, standing = self.scaling.shadow, self.standing
         if shadow is None or shadow.at(standing.head) or not standing.all_up:
             return
-        works = shadow.works(standing, self.settings.replay_chunk, self.settings.restores)
+        works = shadow.works(standing, self.settings.replay_chunk)
         if not works:
             return
         run = Run(self._next_run, "replay", works, shape=shadow.shape, settled=False)

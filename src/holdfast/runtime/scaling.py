@@ -81,15 +81,9 @@ class Shadow:
                 if home.position < checkpoint:
                     self.homes[task] = Home(home.node, checkpoint, fresh=True)
 
-    def works(self, standing: Standing, chunk: int, restores: int = 0) -> tuple[Work, ...]:
-        """What brings the shadow forward by some epochs. What was kept was cut for others, so nothing of it is read.
-
-        ``restores``: so many tasks at once have their state restored, before any of them goes on.
-        """
+    def works(self, standing: Standing, chunk: int) -> tuple[Work, ...]:
+        """What brings the shadow forward by some epochs. What was kept was cut for others, so nothing of it is read."""
         waiting = {task: home for task, home in self.homes.items() if self.stateful(task)}
-        fresh = [task for task, home in waiting.items() if home.fresh and home.position >= 0]
-        if restores and fresh:
-            return tuple(self._restored(task) for task in fresh[:restores])
         last = min(standing.head, min(home.position for home in waiting.values()) + chunk)
         behind = [
             Copy(task, home.node, "replica", "checkpoint" if home.fresh else "local", home.position)

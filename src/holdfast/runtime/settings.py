@@ -17,8 +17,6 @@ class Settings:
     """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share.
 
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
-    ``restores``: when an operator is scaled, the state of so many new tasks is restored at once (0: of all), for nodes
-    that share cores with those who answer.
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
     without tasks then, if they are.
     """
@@ -31,7 +29,6 @@ class Settings:
     capacity: float | None = None
     replay_chunk: int = 8
     parallel_recovery: int = 1
-    restores: int = 0
     rebalance: bool = True
     standby: int = 0
 
@@ -39,8 +36,6 @@ class Settings:
         for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
-        if self.restores < 0:
-            raise Invalid(f"restores must be 0 or more tasks, got {self.restores}")
         if self.standby < 0:
             raise Invalid(f"pool must be 0 or more nodes, got {self.standby}")
         if self.recovery not in RECOVERIES:

@@ -68,7 +68,7 @@ def with_scalings(scenario: Scenario, able: Sequence[str]) -> Scenario:
     back = scenario.replace
     if back is None and draw.random() < 0.7:
         back = round(draw.uniform(0.05, 3), 3)
-    made = replace(
+    return replace(
         scenario,
         settings=replace(scenario.settings, parallel_recovery=draw.choice((1, 1, 2, 3))),
         scalings=tuple(sorted(scalings)),
@@ -77,7 +77,6 @@ def with_scalings(scenario: Scenario, able: Sequence[str]) -> Scenario:
         replace=back,
         drains=_drains(draw, scenario.names, span),
     )
-    return replace(made, settings=replace(made.settings, restores=draw.choice((0, 1, 2))))
 
 
 def _drains(draw: Random, names: Sequence[str], span: float) -> tuple[tuple[float, tuple[str, ...]], ...]:
@@ -209,7 +208,6 @@ def simpler(scenario: Scenario) -> list[Scenario]:
         "replay_chunk",
         "checkpoint_every",
         "parallel_recovery",
-        "restores",
         "rebalance",
         "standby",
     ):

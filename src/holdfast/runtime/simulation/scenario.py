@@ -100,7 +100,7 @@ class Scenario:
             f"replans: {[(at, [str(task) for task in tasks]) for at, tasks in self.replans] or 'none'}",
             f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
             f"parallel recovery: {settings.parallel_recovery}, rebalance: {settings.rebalance}, "
-            f"standby: {settings.standby}, restores: {settings.restores}",
+            f"standby: {settings.standby}",
             f"drains: {[(at, list(nodes)) for at, nodes in self.drains] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",

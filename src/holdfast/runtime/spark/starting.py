@@ -98,7 +98,6 @@ def start(
         parallel_recovery=parallel_recovery,
         rebalance=rebalance,
         standby=pool,
-        restores=1 if is_local(str(spark.sparkContext.master)) else 0,
     )
     if budget is not None and settings.replicas:
         raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
