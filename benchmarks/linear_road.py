@@ -231,11 +231,13 @@ def measure(session: Any, expressways: int, load: Load, folder: Path) -> None:
     late = f"given up {peak.behind:.1f} s behind" if peak.behind is not None else f"most {peak.most or 0:.2f} s"
     print(f"{expressways} expressways, {RATE * expressways:,} tuples/s, {load}")
     print(f"{peak.answers:,} answers, median {peak.p50 or 0:.2f} s, 99 % {peak.p99 or 0:.2f} s, {late}")
-    counted = [(at, cpu) for at, cpu in watched.roles if first <= at <= first + load.seconds]
+    ended = next((event["time"] for event in history if event["kind"] == "stopped"), first + load.seconds)
+    seen = [(at, cpu) for at, cpu in watched.roles if at <= ended]
+    counted = [(at, cpu) for at, cpu in seen if first <= at <= first + load.seconds]
     if len(counted) < 2:
         print("it was given up before the measured time: what follows is of all of it")
-        first, counted = began_at(history), watched.roles
-    last = counted[-1][0]
+        counted = seen
+    first, last = counted[0][0], counted[-1][0]
     million = RATE * expressways * (last - first) / 1e6
     spent = {role: counted[-1][1][role] - counted[0][1][role] for role in counted[0][1]}
     show("process", spent, million, last - first)
@@ -245,10 +247,6 @@ def measure(session: Any, expressways: int, load: Load, folder: Path) -> None:
             work[name] += seconds if first <= at <= last else 0.0
     show("of the workers: tasks of", work, million, last - first)
     times(history, first, last)
-
-
-def began_at(history: list[dict[str, Any]]) -> float:
-    return float(history[0]["time"])
 
 
 def show(what: str, spent: dict[str, float], million: float, seconds: float) -> None:
