@@ -115,7 +115,10 @@ def read_output(directory: str | Path, view: View = "latest") -> pa.Table:
         if view == "latest" and "fidelity" not in table.column_names:
             table = table.append_column("fidelity", pa.repeat(pa.scalar(1.0), len(table)))
         tables.append(table)
-    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+    if not tables:
+        known = {"epoch": pa.int64(), "task": pa.string()} | ({} if view == "final" else {"fidelity": pa.float64()})
+        return pa.schema(known).empty_table()
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _standing(
