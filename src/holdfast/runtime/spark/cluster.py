@@ -139,7 +139,7 @@ class Executors:
     """Real executors. A new one takes the lowest name that is free: a replacement has its predecessor's name.
 
     ``warm``: runs something on an executor (given as a location) before it counts as a node. Its first Python task
-    takes seconds, and no epoch has to wait for that.
+    takes seconds, and no epoch has to wait for that. Where nobody is left, who comes counts at once.
     """
 
     def __init__(self, context: SparkContext, root: Path, warm: Callable[[str], None] | None = None) -> None:
@@ -160,8 +160,9 @@ class Executors:
             shutil.rmtree(self.folder(name), ignore_errors=True)
             del self._known[name]
         joined = []
+        nobody = not self._known  # then there are no epochs that could go on without them
         for executor in alive:
-            if executor not in self._known.values() and self._is_warm(executor):
+            if executor not in self._known.values() and (nobody or self._is_warm(executor)):
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor
                 joined.append(free)
