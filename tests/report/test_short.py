@@ -25,7 +25,7 @@ def test_a_recovery_is_told_from_the_loss_to_the_exact_answer() -> None:
         "The next answer came 0.5 s after the loss, with 50% of the whole, by its fidelity."
     )
     assert failure.endswith("after the loss everything was exact and caught up.")
-    assert tentative == "1 tentative output went out meanwhile; what is exact has superseded it."
+    assert tentative == "1 tentative output went out meanwhile; all of it exact by now."
 
 
 def test_while_it_recovers_it_says_so() -> None:

@@ -44,7 +44,7 @@ def in_short(content: Mapping[str, Any], found: Sequence[Recovery]) -> list[str]
     ]
     published = content["outputs"][-1] if content["outputs"] else {"tentative": 0}
     if published["tentative"]:
-        later = "exact ones have superseded them" if _over(found) else "exact ones will supersede them"
+        later = "all of it exact by now" if _over(found) else "exact output follows"
         told.append(f"{_count(published['tentative'], 'tentative output')} went out meanwhile; {later}.")
     return told
 
