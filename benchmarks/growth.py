@@ -61,7 +61,10 @@ def standalone(folder: Path, cores: int) -> Iterator[str]:
         size = ["--cores", str(cores), "--memory", f"{cores}g", "--work-dir", str(folder / "worker")]
         processes = [launch("master.Master", "--port", str(port)), launch("worker.Worker", *size, url)]
         try:
+            until = time.monotonic() + 60
             while not re.search("Registering worker", (folder / "cluster.log").read_text()):
+                if time.monotonic() > until:
+                    sys.exit(f"no worker came within 60 s:\n{(folder / 'cluster.log').read_text()[-1000:]}")
                 time.sleep(0.1)
             yield url
         finally:

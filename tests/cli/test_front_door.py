@@ -70,6 +70,8 @@ MISTAKES = [
     (["run", "word-count", "--out", "/proc/x"], "--out /proc/x: cannot be written"),
     (["run", "word-count", "--nodes", "2", "--fault", "kill node-9 at epoch 3"], "no node 'node-9'"),
     (["run", "word-count", "--nodes", "2", "--fault", "kill node-1 at epoch 30"], "epoch 30 never comes"),
+    (["run", "word-count", "--max-nodes", "2", "--pool", "3"], "--max-nodes 2: --nodes and --pool alone are 4 or more"),
+    (["run", "word-count", "--nodes", "2", "--max-nodes", "1"], "--max-nodes 1: --nodes and --pool alone are 2"),
     (["demo", "--kill", "kill node-7 at epoch 3"], "no node 'node-7'"),
     (["demo", "--out", str(ROOT / "README.md")], "cannot be written"),
     (["plan", TOPOLOGY, "--bugdet", "3"], "--bugdet"),

@@ -213,8 +213,9 @@ def _policy(
     elastic: bool, above: float | None, max_nodes: int | None, nodes: int | None, pool: int
 ) -> dict[str, Any] | bool:
     """What ``holdfast.start`` takes for ``elastic``; Invalid for options that do not go together."""
-    if max_nodes is not None and nodes is not None and max_nodes < nodes + pool:
-        raise Invalid(f"--max-nodes {max_nodes}: --nodes and --pool alone are {nodes + pool}")
+    least = (nodes or 1) + pool
+    if max_nodes is not None and max_nodes < least:
+        raise Invalid(f"--max-nodes {max_nodes}: --nodes and --pool alone are {least}{'' if nodes else ' or more'}")
     if above is None:
         return elastic
     if not elastic:
