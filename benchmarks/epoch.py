@@ -25,8 +25,8 @@ from statistics import median
 from typing import Any
 
 import throughput
-from holdfast.runtime.events import RunDone
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.messages import RunDone
 from holdfast.runtime.spark import spark_session, start
 
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from random import Random
 
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.runtime.events import Event, Instruction, Publish
 from holdfast.runtime.faults import Fault, When
+from holdfast.runtime.messages import Event, Instruction, Publish
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation

@@ -32,11 +32,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.runtime.blocks import Block
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import RunDone
-from holdfast.runtime.history import read_history
-from holdfast.runtime.processing import empty_state, outgoing, process, process_source
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.messages import RunDone
+from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.processing import empty_state, outgoing, process, process_source
 from holdfast.topology import Task
 from holdfast.workloads.linear_road import LINEAR_ROAD
 from holdfast.workloads.linear_road.rating import RATE, Load, began, run_peak

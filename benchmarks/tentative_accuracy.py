@@ -37,11 +37,11 @@ from holdfast.fidelity import output_fidelity, query_completeness
 from holdfast.operators import Pipeline
 from holdfast.replication import plan
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.runtime.blocks import Block, once
 from holdfast.runtime.faults import Fault, When
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
-from holdfast.runtime.processing import coordinated, empty_state, outgoing, process, process_source
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
+from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.processing import coordinated, empty_state, outgoing, process, process_source
 from holdfast.topology import Task, Topology
 from holdfast.workloads import Options, Workload, workload
 from holdfast.workloads.traffic_incidents import traffic

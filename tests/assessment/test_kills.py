@@ -17,7 +17,7 @@ from holdfast.assessment.kills import Kill, Watch, at_epochs, kill_targets
 from holdfast.assessment.recording import record
 from holdfast.assessment.results import read_assessment
 from holdfast.errors import Invalid
-from holdfast.runtime.outputs import publish, stage
+from holdfast.runtime.history.outputs import publish, stage
 from holdfast.state.files import open_files
 from holdfast.topology import Task
 

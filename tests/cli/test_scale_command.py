@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.app import main
-from holdfast.runtime.history import History
-from holdfast.runtime.requests import answers, ask, asked, withdraw
+from holdfast.runtime.driver.requests import answers, ask, asked, withdraw
+from holdfast.runtime.history.history import History
 from holdfast.state import Store
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import (
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.messages import (
     Checkpoint,
     CheckpointDurable,
     EpochArrived,

@@ -6,7 +6,7 @@ import pytest
 from driving import Driver, chain, down_for_two_epochs, task, two_nodes, works
 
 from holdfast.errors import Invalid
-from holdfast.runtime.events import (
+from holdfast.runtime.messages import (
     AnswerOverdue,
     CapacityLifted,
     EpochDone,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driving import Driver, chain, down_for_two_epochs, task, works
 
-from holdfast.runtime.events import (
+from holdfast.runtime.messages import (
     Checkpoint,
     CheckpointBroken,
     CheckpointDurable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driving import Driver, chain
 
-from holdfast.runtime.events import NodesUnneeded, Release, Run, RunDone, ScaleWanted
+from holdfast.runtime.messages import NodesUnneeded, Release, Run, RunDone, ScaleWanted
 from holdfast.topology import Task
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.runtime.keeping import Keeper, NotSaved, Saving, main_branch
+from holdfast.runtime.spark.checkpoint_process import Keeper, NotSaved, Saving, main_branch
 from holdfast.state import Change, LocalState, StateSchema, Store, Sync, TaskState, Writer
 
 SCHEMA = StateSchema(pa.schema({"k": pa.int64()}), pa.schema({"v": pa.int64()}))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from driving import chain, task
 
-from holdfast.runtime.events import Report
-from holdfast.runtime.lanes import answered, exact_works, tentative_works
-from holdfast.runtime.measurements import MEMORY, Measurements
-from holdfast.runtime.standing import Fork, Home, Standing
+from holdfast.runtime.coordinator.assignment import Fork, Home, Standing
+from holdfast.runtime.coordinator.lanes import answered, exact_works, tentative_works
+from holdfast.runtime.coordinator.measurements import MEMORY, Measurements
+from holdfast.runtime.messages import Report
 
 
 def catching_up(given: float) -> Standing:

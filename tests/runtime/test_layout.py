@@ -7,9 +7,9 @@ from driving import chain, task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.runtime.blocks import ALIGNED, Block, encode, once, pack, unpack
-from holdfast.runtime.events import Run, Work
-from holdfast.runtime.layout import absent_barrier, depths, lay_out
+from holdfast.runtime.messages import Run, Work
+from holdfast.runtime.worker.blocks import ALIGNED, Block, encode, once, pack, unpack
+from holdfast.runtime.worker.plan import absent_barrier, depths, lay_out
 from holdfast.topology import Operator, Stream, Task, Topology
 
 PLACES = {"node-0": "p0", "node-1": "p1"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from driving import Driver, chain, task, works
 
-from holdfast.runtime.events import Checkpoint, CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted
+from holdfast.runtime.messages import Checkpoint, CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted
 
 
 def crowded(**settings: Any) -> Driver:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.runtime.history import NAME, History
-from holdfast.runtime.outputs import Kind, publish, read_output, stage
+from holdfast.runtime.history.history import NAME, History
+from holdfast.runtime.history.outputs import Kind, publish, read_output, stage
 from holdfast.state.files import open_files
 from holdfast.state.store import Store
 from holdfast.topology import Task

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast import operators as op
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.processing import TaskFailed, coordinated, process, route
+from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.runtime.worker.processing import TaskFailed, coordinated, process, route
 from holdfast.state import TaskState
 from holdfast.topology import Task
 

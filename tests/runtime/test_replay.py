@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from driving import chain, task
 
-from holdfast.runtime.events import Work
-from holdfast.runtime.replay import Buffers, Copy, Keep, feeding, replay
+from holdfast.runtime.coordinator.replay import Buffers, Copy, Keep, feeding, replay
+from holdfast.runtime.messages import Work
 from holdfast.runtime.simulation.drawn import drawn_topology
 from holdfast.topology import Operator, Stream, Task, Topology
 

@@ -9,8 +9,10 @@ import pytest
 from driving import Driver, chain, task, works
 
 from holdfast.elasticity import Policy
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import (
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.scaling import TRIES
+from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.messages import (
     Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
@@ -22,9 +24,6 @@ from holdfast.runtime.events import (
     RunDone,
     ScaleWanted,
 )
-from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.processing import coordinated
-from holdfast.runtime.scaling import TRIES
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, resized, routing_of, scalable
 from holdfast.runtime.simulation.audit import audited
@@ -32,6 +31,7 @@ from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation
+from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Operator, Stream, Topology
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime import scaling
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import Checkpoint, Release
-from holdfast.runtime.moving import Moving
-from holdfast.runtime.scaling import Scaling, Shadow
+from holdfast.runtime.coordinator import scaling
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.moving import Moving
+from holdfast.runtime.coordinator.scaling import Scaling, Shadow
+from holdfast.runtime.messages import Checkpoint, Release
 from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
 from holdfast.runtime.simulation.keyed import KeyedDigests

@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.blocks import Block, encode
-from holdfast.runtime.partition import assembled, recut, united
-from holdfast.runtime.processing import WATERMARK, route, state_schemas
 from holdfast.runtime.shape import (
     Shape,
     changed,
@@ -28,6 +25,9 @@ from holdfast.runtime.shape import (
     scalable,
 )
 from holdfast.runtime.simulation.pipelines import joined, remembered, windows
+from holdfast.runtime.worker.blocks import Block, encode
+from holdfast.runtime.worker.processing import WATERMARK, route, state_schemas
+from holdfast.runtime.worker.repartition import assembled, recut, united
 from holdfast.state import Routing, StateSchema, StateTable, TaskState, hash_keys
 from holdfast.topology import Operator, Stream, Task, Topology
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.runtime.events import Report, Run, RunDone
-from holdfast.runtime.shedding import REMEMBERED, Shedder, sample
+from holdfast.runtime.driver.shedding import REMEMBERED, Shedder, sample
+from holdfast.runtime.messages import Report, Run, RunDone
 
 
 def test_nothing_is_shed_before_the_pace_is_known() -> None:

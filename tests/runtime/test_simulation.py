@@ -12,8 +12,7 @@ from driving import chain, task
 
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import History, read_history
-from holdfast.runtime.processing import coordinated
+from holdfast.runtime.history.history import History, read_history
 from holdfast.runtime.settings import RECOVERIES, Recovery, Settings
 from holdfast.runtime.simulation.audit import Breach, audited
 from holdfast.runtime.simulation.clock import Environment
@@ -22,6 +21,7 @@ from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation
+from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Operator, Stream, Topology
 
 SCRIPTS = {

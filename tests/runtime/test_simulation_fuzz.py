@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime import coordinator as coordinating
-from holdfast.runtime import replay as replaying
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import Publish, RunDone
+from holdfast.runtime.coordinator import coordinator as coordinating
+from holdfast.runtime.coordinator import replay as replaying
+from holdfast.runtime.coordinator.assignment import Standing
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.messages import Publish, RunDone
 from holdfast.runtime.simulation import fuzzer
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.endings import Hopeless
@@ -19,7 +20,6 @@ from holdfast.runtime.simulation.engines import undisturbed
 from holdfast.runtime.simulation.fuzzer import attempt, digest_case, fuzz, rows_case, shrink
 from holdfast.runtime.simulation.machine import Machine
 from holdfast.runtime.simulation.shell import Simulation
-from holdfast.runtime.standing import Standing
 
 DIGESTS = 2000
 ROWS = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.runtime.story import recoveries
+from holdfast.runtime.history.narrative import recoveries
 
 
 def lost(time: float, *nodes: str, epoch: int = 3, down: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from unittest import mock
 
-from holdfast.runtime.spark import turns
-from holdfast.runtime.spark.turns import InTurn
+from holdfast.runtime.spark import affinity as turns
+from holdfast.runtime.spark.affinity import InTurn
 
 
 def bundles(index: int, _: object) -> list[bytes]:

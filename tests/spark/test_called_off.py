@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.events import Event, Run, RunBroken
+from holdfast.runtime.messages import Event, Run, RunBroken
 from holdfast.runtime.spark import shell as module
 from holdfast.runtime.spark.shell import TRIES, Shell
 

@@ -17,8 +17,8 @@ from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.runtime.spark.shell import RunFailed
 from holdfast.state import Store

@@ -10,7 +10,7 @@ import pytest
 from test_job import numbers
 from test_scaling_job import counts_only, rows, running_counts
 
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.runtime.spark import start
 from holdfast.state.names import folder_task
 

@@ -18,8 +18,8 @@ from test_job import ROWS, counting, expected, finished, keyed, numbers, totals
 from holdfast import operators as op
 from holdfast.errors import Infeasible, Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
 from holdfast.state.verify import verify

@@ -19,8 +19,8 @@ from total import Total
 from holdfast import operators as op
 from holdfast.operators import Pipeline
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.state import Routing, hash_keys
 from holdfast.workloads import Options

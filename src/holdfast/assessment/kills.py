@@ -22,9 +22,9 @@ from holdfast.assessment.metrics import quality_score
 from holdfast.assessment.recording import Recording, Subject, together_at
 from holdfast.assessment.scores import affected
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output, written
-from holdfast.runtime.story import recoveries
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.narrative import recoveries
+from holdfast.runtime.history.outputs import read_output, written
 from holdfast.state.files import open_files
 from holdfast.topology import Task
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from holdfast.cli.output import Format, FormatOption, answer
 from holdfast.errors import Invalid, instead
-from holdfast.runtime.history import read_history, understood
-from holdfast.runtime.story import Recovery, recoveries
+from holdfast.runtime.history.history import read_history, understood
+from holdfast.runtime.history.narrative import Recovery, recoveries
 
 
 def history(

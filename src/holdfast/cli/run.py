@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError, Invalid, instead
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route, check_port
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.runtime.settings import RECOVERIES
 from holdfast.workloads import WORKLOADS, Options, Workload, workload
 

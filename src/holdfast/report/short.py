@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report.timeline import names
-from holdfast.runtime.story import Recovery
+from holdfast.runtime.history.narrative import Recovery
 
 TOLD = 3
 """So many of the last failures are told; of more, only how many there were."""

@@ -15,7 +15,7 @@ import numpy as np
 from holdfast.elasticity import Sample, evenly
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline, Step
-from holdfast.runtime.processing import WATERMARK, default_routing, state_schemas
+from holdfast.runtime.worker.processing import WATERMARK, default_routing, state_schemas
 from holdfast.state import KeyRange, Routing
 from holdfast.topology import Stream, Task, Topology
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.runtime.events import (
+from holdfast.runtime.messages import (
     CheckpointDurable,
     CheckpointLost,
     EpochDone,

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.blocks import Block, once
-from holdfast.runtime.partition import assembled, recut, tallied
-from holdfast.runtime.processing import empty_state, outgoing, process, process_source, state_schemas
 from holdfast.runtime.shape import Shape, reshaped_pipeline, routing_of
 from holdfast.runtime.simulation.machine import Engine, Made
+from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.processing import empty_state, outgoing, process, process_source, state_schemas
+from holdfast.runtime.worker.repartition import assembled, recut, tallied
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 

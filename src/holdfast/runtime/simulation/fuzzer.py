@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import Event, Instruction, Record, Report, Work
-from holdfast.runtime.processing import coordinated
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.messages import Event, Instruction, Record, Report, Work
 from holdfast.runtime.shape import scalable, why_not
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.drawn import drawn_scenario, simpler, with_scalings
@@ -25,6 +24,7 @@ from holdfast.runtime.simulation.machine import Engine
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario
 from holdfast.runtime.simulation.shell import Simulation, Watcher
+from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Task
 
 DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())

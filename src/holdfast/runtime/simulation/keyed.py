@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.elasticity import tally
-from holdfast.runtime.blocks import Block
 from holdfast.runtime.shape import Shape, parents, reshaped, routing_of
 from holdfast.runtime.simulation.machine import Made
+from holdfast.runtime.worker.blocks import Block
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 

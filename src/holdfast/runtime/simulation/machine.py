@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from holdfast.runtime.blocks import Block, once
-from holdfast.runtime.events import Report, Work
-from holdfast.runtime.keeping import main_branch
-from holdfast.runtime.layout import Feed, Layout, absent_barrier
+from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.shape import Shape
-from holdfast.runtime.worker import branch_of
+from holdfast.runtime.spark.checkpoint_process import main_branch
+from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.plan import Feed, Layout, absent_barrier
+from holdfast.runtime.worker.worker import branch_of
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.runtime.blocks import Block
-from holdfast.runtime.events import CheckpointLost, Report, Run, RunBroken, RunDone
-from holdfast.runtime.layout import Layout, Slot, depths, lay_out
+from holdfast.runtime.messages import CheckpointLost, Report, Run, RunBroken, RunDone
 from holdfast.runtime.simulation.clock import Timer
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished
 from holdfast.runtime.simulation.machine import Machine, Order
+from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.plan import Layout, Slot, depths, lay_out
 from holdfast.topology import Task
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.elastic import Elastic
-from holdfast.runtime.events import (
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.driver.autoscaling import Elastic
+from holdfast.runtime.history.history import History
+from holdfast.runtime.messages import (
     CapacityLifted,
     Checkpoint,
     CheckpointBroken,
@@ -36,7 +37,6 @@ from holdfast.runtime.events import (
     ScaleWanted,
     Trim,
 )
-from holdfast.runtime.history import History
 from holdfast.runtime.shape import Shape, reshaped
 from holdfast.runtime.simulation.clock import Environment, Timer
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.runtime.blocks import Block
 from holdfast.runtime.shape import Shape
 from holdfast.runtime.simulation.endings import Unfinished
 from holdfast.runtime.simulation.machine import Damaged, Engine
+from holdfast.runtime.worker.blocks import Block
 from holdfast.topology import Task
 
 KEEP = 3

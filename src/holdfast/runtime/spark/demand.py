@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.elasticity import Policy, Pool, PoolPolicy
 from holdfast.errors import Invalid
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.elastic import Elastic, growth
-from holdfast.runtime.events import NodesUnneeded, Report
-from holdfast.runtime.requests import asked
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.driver.autoscaling import Elastic, growth
+from holdfast.runtime.driver.requests import asked
+from holdfast.runtime.messages import NodesUnneeded, Report
 
 if TYPE_CHECKING:
     from holdfast.runtime.spark.shell import Shell

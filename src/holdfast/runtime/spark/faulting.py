@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import Fault
-from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
+from holdfast.runtime.spark.nodes import Cluster, Executors, LogicalNodes
 from holdfast.state import Store
 from holdfast.state.files import LocalFiles
 

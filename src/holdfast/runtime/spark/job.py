@@ -15,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Infeasible, Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.requests import OUTCOMES
+from holdfast.runtime.driver.requests import OUTCOMES
 from holdfast.runtime.shape import check_scalable
-from holdfast.runtime.spark.jobs import Batch
+from holdfast.runtime.spark.runner import Batch
 from holdfast.runtime.spark.shell import Shell
 from holdfast.topology import topology_to
 

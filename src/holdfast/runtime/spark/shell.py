@@ -15,8 +15,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import (
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.driver.publishing import Publisher, Sink
+from holdfast.runtime.driver.retry import AGAIN, Insistence
+from holdfast.runtime.driver.shedding import Shedder
+from holdfast.runtime.history.history import History
+from holdfast.runtime.messages import (
     AnswerOverdue,
     CapacityLifted,
     Checkpoint,
@@ -41,18 +45,14 @@ from holdfast.runtime.events import (
     ScaleWanted,
     Trim,
 )
-from holdfast.runtime.history import History
 from holdfast.runtime.shape import Shape, check_scalable
-from holdfast.runtime.shedding import Shedder
 from holdfast.runtime.spark import stages
-from holdfast.runtime.spark.cluster import Cluster
 from holdfast.runtime.spark.demand import Demand
 from holdfast.runtime.spark.faulting import FaultPlayer
-from holdfast.runtime.spark.insisting import AGAIN, Insistence
-from holdfast.runtime.spark.jobs import Batch, Jobs, Situation
-from holdfast.runtime.spark.publishing import Publisher, Sink
+from holdfast.runtime.spark.nodes import Cluster
+from holdfast.runtime.spark.runner import Batch, Jobs, Situation
 from holdfast.runtime.spark.shipping import first_line
-from holdfast.runtime.worker import JobContext, journal_name
+from holdfast.runtime.worker.worker import JobContext, journal_name
 from holdfast.state import Unusable, Writer
 from holdfast.state.entries import FileEntry
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
 from holdfast.operators import Pipeline
-from holdfast.runtime.worker import JobContext
+from holdfast.runtime.worker.worker import JobContext
 
 
 def as_bytes(context: JobContext) -> bytes:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.cloudpickle import loads as unpickled
 
-from holdfast.runtime.blocks import ALIGNED, Block, pack, unpack
-from holdfast.runtime.events import Report
-from holdfast.runtime.keeping import Saving, bring
-from holdfast.runtime.layout import Layout, Slot
+from holdfast.runtime.driver.shedding import sample
+from holdfast.runtime.messages import Report
 from holdfast.runtime.shape import Shape
-from holdfast.runtime.shedding import sample
-from holdfast.runtime.worker import JobContext, Order, Worker
+from holdfast.runtime.spark.checkpoint_process import Saving, bring
+from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
+from holdfast.runtime.worker.plan import Layout, Slot
+from holdfast.runtime.worker.worker import JobContext, Order, Worker
 from holdfast.topology import Task
 
 _workers: dict[str, Worker] = {}

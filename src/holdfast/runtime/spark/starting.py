@@ -13,23 +13,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.driver.migration import migrate, shapes
+from holdfast.runtime.driver.publishing import Sink
+from holdfast.runtime.driver.shedding import Shedder
 from holdfast.runtime.faults import Fault, expand_faults
-from holdfast.runtime.history import NAME, History
-from holdfast.runtime.migration import migrate, shapes
-from holdfast.runtime.outputs import newest_final
-from holdfast.runtime.processing import coordinated
+from holdfast.runtime.history.history import NAME, History
+from holdfast.runtime.history.outputs import newest_final
 from holdfast.runtime.settings import Recovery, Settings
 from holdfast.runtime.shape import Shape, scalable
-from holdfast.runtime.shedding import Shedder
-from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.demand import Demand, Elasticity, elastic_by, standby
 from holdfast.runtime.spark.faulting import FaultPlayer
 from holdfast.runtime.spark.job import Job, Listener
-from holdfast.runtime.spark.publishing import Sink
+from holdfast.runtime.spark.nodes import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Shell
-from holdfast.runtime.worker import JobContext
+from holdfast.runtime.worker.processing import coordinated
+from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Routing, Store, Sync, Writer
 from holdfast.topology import Task
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from holdfast.elasticity import PARTS, tally
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.blocks import Block, encode
-from holdfast.runtime.processing import WATERMARK, joined, route, state_schemas
 from holdfast.runtime.shape import Shape, parents, reshaped_pipeline, routing_of, stream_key
+from holdfast.runtime.worker.blocks import Block, encode
+from holdfast.runtime.worker.processing import WATERMARK, joined, route, state_schemas
 from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, TaskState, hash_keys, merge_states
 from holdfast.topology import Task
 

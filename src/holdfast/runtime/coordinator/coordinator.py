@@ -11,7 +11,14 @@ from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
 from holdfast.recovery import place, recover, room
-from holdfast.runtime.events import (
+from holdfast.runtime.coordinator.assignment import Home, Standing
+from holdfast.runtime.coordinator.lanes import exact_works, tentative_works
+from holdfast.runtime.coordinator.measurements import Measurements
+from holdfast.runtime.coordinator.outcomes import Outcomes
+from holdfast.runtime.coordinator.replay import Copy, Keep, replay
+from holdfast.runtime.coordinator.rescaling import HANDOVER
+from holdfast.runtime.coordinator.scaling import Scaling
+from holdfast.runtime.messages import (
     AnswerOverdue,
     CapacityLifted,
     Checkpoint,
@@ -32,15 +39,8 @@ from holdfast.runtime.events import (
     ScaleWanted,
     Trim,
 )
-from holdfast.runtime.lanes import exact_works, tentative_works
-from holdfast.runtime.measurements import Measurements
-from holdfast.runtime.outcomes import Outcomes
-from holdfast.runtime.replay import Copy, Keep, replay
-from holdfast.runtime.rescaling import HANDOVER
-from holdfast.runtime.scaling import Scaling
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, reshaped, why_not
-from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
 RATES_TOLD = 500

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.runtime.events import Origin, Work
+from holdfast.runtime.messages import Origin, Work
 from holdfast.topology import Stream, Task, Topology
 
 Ints = NDArray[np.int64]

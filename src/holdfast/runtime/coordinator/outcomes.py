@@ -5,10 +5,10 @@ A part of the coordinator with a file of its own.
 
 from __future__ import annotations
 
-from holdfast.runtime.events import EpochDone, Halt, Publish, Report, Run, RunDone, Work
-from holdfast.runtime.lanes import answered
-from holdfast.runtime.moving import Moving
-from holdfast.runtime.standing import Fork, Home
+from holdfast.runtime.coordinator.assignment import Fork, Home
+from holdfast.runtime.coordinator.lanes import answered
+from holdfast.runtime.coordinator.moving import Moving
+from holdfast.runtime.messages import EpochDone, Halt, Publish, Report, Run, RunDone, Work
 
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""

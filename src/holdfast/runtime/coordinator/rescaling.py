@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.elasticity import Sample
-from holdfast.runtime.events import Instruction, Record, Report, Reshape, Run, ScaleWanted
-from holdfast.runtime.measurements import Measurements
-from holdfast.runtime.replay import Copy
-from holdfast.runtime.scaling import Scaling
+from holdfast.runtime.coordinator.assignment import Home, Standing
+from holdfast.runtime.coordinator.measurements import Measurements
+from holdfast.runtime.coordinator.replay import Copy
+from holdfast.runtime.coordinator.scaling import Scaling
+from holdfast.runtime.messages import Instruction, Record, Report, Reshape, Run, ScaleWanted
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, parents, reshaped, routing_of
-from holdfast.runtime.standing import Home, Standing
 from holdfast.topology import Task, Topology
 
 HANDOVER = 3

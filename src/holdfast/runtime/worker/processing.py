@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, State, Step
-from holdfast.runtime.blocks import Block, encode
+from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.state import Change, KeyRange, Routing, StateSchema, TaskState, hash_keys
 from holdfast.topology import Stream, Task, Topology
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.fidelity import losses, priorities, shares
-from holdfast.runtime.events import Lane, Origin, Work
-from holdfast.runtime.replay import Keep, feeding, upward
-from holdfast.runtime.standing import Fork, Standing
+from holdfast.runtime.coordinator.assignment import Fork, Standing
+from holdfast.runtime.coordinator.replay import Keep, feeding, upward
+from holdfast.runtime.messages import Lane, Origin, Work
 from holdfast.topology import Task, Topology
 
 Mask = NDArray[np.bool_]

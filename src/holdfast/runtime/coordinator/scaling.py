@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node, place
-from holdfast.runtime.events import ScaleWanted, Work
-from holdfast.runtime.replay import Copy, replay
+from holdfast.runtime.coordinator.assignment import Home, Standing
+from holdfast.runtime.coordinator.replay import Copy, replay
+from holdfast.runtime.messages import ScaleWanted, Work
 from holdfast.runtime.shape import Shape, changed, grown, renumbered, reshaped, resized, routing_of, why_not
-from holdfast.runtime.standing import Home, Standing
 from holdfast.state import KeyRange, Routing
 from holdfast.topology import Task, Topology
 

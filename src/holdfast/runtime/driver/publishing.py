@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.runtime.events import Publish, Report
-from holdfast.runtime.outputs import STAGED, name_of, publish
+from holdfast.runtime.history.outputs import STAGED, name_of, publish
+from holdfast.runtime.messages import Publish, Report
 from holdfast.state.files import Files
 from holdfast.topology import Task
 

@@ -7,9 +7,9 @@ to the head; until then nothing has changed. A node that dies meanwhile is an or
 from __future__ import annotations
 
 from holdfast.recovery import moves, place
-from holdfast.runtime.events import NodesUnneeded, Release
-from holdfast.runtime.rescaling import HANDOVER, Rescaling
-from holdfast.runtime.scaling import AMPLE
+from holdfast.runtime.coordinator.rescaling import HANDOVER, Rescaling
+from holdfast.runtime.coordinator.scaling import AMPLE
+from holdfast.runtime.messages import NodesUnneeded, Release
 from holdfast.topology import Task
 
 

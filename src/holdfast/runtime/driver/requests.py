@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.runtime.history import NAME
+from holdfast.runtime.history.history import NAME
 
 FOLDER = "requests"
 LARGEST = 4096

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.runtime.blocks import Block
-from holdfast.runtime.events import Run, Work
+from holdfast.runtime.messages import Run, Work
+from holdfast.runtime.worker.blocks import Block
 from holdfast.topology import Task, Topology
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.elasticity import CannotScale, Decision, LoadReport, Policy, Sample, Scaler, operator_of, rerouted
-from holdfast.runtime.events import Report, ScaleWanted
+from holdfast.runtime.messages import Report, ScaleWanted
 from holdfast.runtime.shape import Shape, renumbered, routing_of
 from holdfast.topology import Task, Topology
 

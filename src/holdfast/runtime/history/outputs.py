@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Invalid
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.state.files import Files, LocalFiles, open_files
 from holdfast.state.store import Store
 from holdfast.topology import Task

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
-from holdfast.runtime.blocks import Block, once, pack, unpack
-from holdfast.runtime.events import Report, Work
-from holdfast.runtime.keeping import main_branch
-from holdfast.runtime.layout import Feed, Layout, absent_barrier
-from holdfast.runtime.outputs import stage
-from holdfast.runtime.partition import recut, restored, tallied
-from holdfast.runtime.processing import (
+from holdfast.runtime.history.outputs import stage
+from holdfast.runtime.messages import Report, Work
+from holdfast.runtime.shape import Shape, reshaped_pipeline
+from holdfast.runtime.spark.checkpoint_process import main_branch
+from holdfast.runtime.worker.blocks import Block, once, pack, unpack
+from holdfast.runtime.worker.plan import Feed, Layout, absent_barrier
+from holdfast.runtime.worker.processing import (
     TaskFailed,
     empty_state,
     outgoing,
@@ -31,7 +31,7 @@ from holdfast.runtime.processing import (
     process_source,
     state_schemas,
 )
-from holdfast.runtime.shape import Shape, reshaped_pipeline
+from holdfast.runtime.worker.repartition import recut, restored, tallied
 from holdfast.state import LocalState, Missing, Spill, Store, Sync, TaskState, Unusable
 from holdfast.state.entries import FileEntry
 from holdfast.state.names import folder_task, task_folder

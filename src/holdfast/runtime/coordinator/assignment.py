@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.recovery import Node
-from holdfast.runtime.replay import Copy, downward
+from holdfast.runtime.coordinator.replay import Copy, downward
 from holdfast.topology import Task, Topology
 
 Held = TypeVar("Held")

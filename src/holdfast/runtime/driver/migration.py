@@ -11,9 +11,9 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.partition import cut, united
-from holdfast.runtime.processing import WATERMARK, state_schemas
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
+from holdfast.runtime.worker.processing import WATERMARK, state_schemas
+from holdfast.runtime.worker.repartition import cut, united
 from holdfast.state import StateSchema, Store, TaskState, Writer
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task

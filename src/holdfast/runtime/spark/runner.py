@@ -10,16 +10,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.runtime.events import Checkpoint, Run
-from holdfast.runtime.keeping import Keeper, Saving
-from holdfast.runtime.layout import lay_out
+from holdfast.runtime.messages import Checkpoint, Run
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
-from holdfast.runtime.spark.cluster import Cluster, LogicalNodes
+from holdfast.runtime.spark.affinity import InTurn
+from holdfast.runtime.spark.checkpoint_process import Keeper, Saving
 from holdfast.runtime.spark.exchange import Exchange, Stage
+from holdfast.runtime.spark.nodes import Cluster, LogicalNodes
 from holdfast.runtime.spark.shipping import arrow_schema, as_bytes
-from holdfast.runtime.spark.turns import InTurn
-from holdfast.runtime.worker import JobContext, Order
+from holdfast.runtime.worker.plan import lay_out
+from holdfast.runtime.worker.worker import JobContext, Order
 from holdfast.state import Writer
 from holdfast.state.entries import FileEntry
 from holdfast.topology import Topology

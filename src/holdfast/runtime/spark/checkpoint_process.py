@@ -120,7 +120,7 @@ class Keeper:
         if self._closed:
             raise NotSaved("the job has ended")
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-m", "holdfast.runtime.keeping", self._told]
+            command = [sys.executable, "-m", "holdfast.runtime.spark.checkpoint_process", self._told]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self._process
 

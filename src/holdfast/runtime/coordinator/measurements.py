@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from holdfast.elasticity import Sample, sample_of
 from holdfast.recovery import with_costs
 from holdfast.replication import plan
-from holdfast.runtime.events import ReplicasPlanned, Report
+from holdfast.runtime.messages import ReplicasPlanned, Report
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 
