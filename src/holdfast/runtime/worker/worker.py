@@ -23,14 +23,7 @@ from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark.checkpoint_process import main_branch
 from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import Feed, Layout, absent_barrier
-from holdfast.runtime.worker.processing import (
-    TaskFailed,
-    empty_state,
-    outgoing,
-    process,
-    process_source,
-    state_schemas,
-)
+from holdfast.runtime.worker.processing import TaskFailed, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
 from holdfast.state import LocalState, Missing, Spill, Store, Sync, TaskState, Unusable
 from holdfast.state.entries import FileEntry
@@ -231,16 +224,14 @@ class Worker:
     def _state(self, order: Order, work: Work) -> TaskState:
         """The version that a work starts from; Missing if this node does not have it."""
         declared = self.context.pipeline
-        step = declared.by_name[work.task.operator]
-        schemas = state_schemas(declared, step)
-        if not schemas:
+        if not declared.state_schemas(work.task.operator):
             return TaskState(work.start)
         branch = branch_of(work)
         key = (order.folders[work.node], branch, work.task)
         local = LocalState(Path(order.folders[work.node]) / branch)
         if work.origin == "checkpoint":
             if work.start < 0:
-                state = empty_state(declared, step, -1)
+                state = declared.empty_state(work.task.operator)
             else:
                 state = restored(self.store, declared, order.shape, work.task, work.start)
             local.forget(str(work.task))
