@@ -41,7 +41,7 @@ from holdfast.runtime.faults import Fault, When
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.worker.blocks import Block, once
-from holdfast.runtime.worker.processing import coordinated, empty_state, outgoing, process, process_source
+from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.topology import Task, Topology
 from holdfast.workloads import Options, Workload, workload
 from holdfast.workloads.traffic_incidents import traffic
@@ -103,9 +103,9 @@ def trials(rate: int, seed: int) -> dict[str, Trial]:
 def measured(trial: Trial) -> Topology:
     """The pipeline's topology with the mean rates of every task, from the same code that Spark's workers run."""
     pipeline, options = trial.pipeline, trial.options
-    topology = coordinated(pipeline)
+    topology = pipeline.coordinated
     (source,) = pipeline.sources
-    states = {task: empty_state(pipeline, pipeline.by_name[task.operator], -1) for task in topology.tasks}
+    states = {task: pipeline.empty_state(task.operator) for task in topology.tasks}
     rows = dict.fromkeys(topology.tasks, 0)
     for epoch in range(options.epochs):
         waiting: dict[Task, list[Block]] = defaultdict(list)

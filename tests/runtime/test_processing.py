@@ -12,7 +12,7 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
-from holdfast.runtime.worker.processing import TaskFailed, coordinated, process, route
+from holdfast.runtime.worker.processing import TaskFailed, process, route
 from holdfast.state import TaskState
 from holdfast.topology import Task
 
@@ -27,7 +27,7 @@ def rows(table: pa.Table) -> list[tuple[tuple[str, Any], ...]]:
 def test_epochs_give_what_a_trial_of_the_pipeline_gives(name: str) -> None:
     pipeline = PIPELINES[name]()
     batches = drawn_batches(pipeline, EPOCHS, seed=4)
-    topology = coordinated(pipeline)
+    topology = pipeline.coordinated
     outputs = Coordinator(topology, Settings()).output_tasks
     said = undisturbed(Rows(pipeline, batches), EPOCHS, outputs)
     trial = op.Trial(pipeline)
@@ -49,7 +49,7 @@ def test_the_coordinator_sees_free_sources_and_watermarks_as_state() -> None:
         op.step("both", op.map(lambda table: table), ["one", "two"]),
         op.step("windows", op.tumbling("3 s", by="word", time="time", n=op.count()), "both"),
     )
-    seen = {operator.name: operator for operator in coordinated(pipeline).operators}
+    seen = {operator.name: operator for operator in pipeline.coordinated.operators}
     assert seen["one"].costs == (0.0,)
     assert seen["both"].stateful and not pipeline.topology.operator["both"].stateful
     assert seen["windows"].stateful

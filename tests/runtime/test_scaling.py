@@ -31,7 +31,6 @@ from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation
-from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Operator, Stream, Topology
 
 
@@ -244,7 +243,7 @@ def test_a_job_scaled_out_and_in_several_times_says_what_one_that_never_was_does
     able = sorted(scalable(pipeline))
     batches = drawn_batches(pipeline, 30, seed=7)
     scenario = Scenario(
-        coordinated(pipeline),
+        pipeline.coordinated,
         Settings(nodes=4, checkpoint_every=5),
         nodes=4,
         epochs=30,

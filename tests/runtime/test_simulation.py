@@ -21,7 +21,6 @@ from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario, Timing
 from holdfast.runtime.simulation.shell import Simulation
-from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Operator, Stream, Topology
 
 SCRIPTS = {
@@ -65,7 +64,7 @@ def test_final_output_is_that_of_an_undisturbed_run(script: str, recovery: Recov
 @pytest.mark.parametrize("script", ["half the nodes at once", "the driver while recovering"])
 def test_real_rows_come_through_failures(name: str, script: str) -> None:
     pipeline = PIPELINES[name]()
-    topology = coordinated(pipeline)
+    topology = pipeline.coordinated
     wanted = Scenario(topology, Settings(nodes=4, checkpoint_every=3), 4, 10, parse_faults(SCRIPTS[script]))
     engine = Rows(pipeline, drawn_batches(pipeline, 10, seed=1))
     simulation = Simulation(wanted, engine)

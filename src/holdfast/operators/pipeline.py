@@ -10,10 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import Invalid
 from holdfast.operators.contract import Operator, as_operator
+from holdfast.state import StateSchema, TaskState
 from holdfast.topology import Operator as OperatorModel
 from holdfast.topology import Partitioning, Query, Stream, Topology
+
+WATERMARK = "_watermark"
+"""The table in which an operator keeps, for each input stream, up to when it is complete."""
+_WATERMARKS = StateSchema(pa.schema([("input", pa.string())]), pa.schema([("stamp", pa.int64())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,31 @@ class Pipeline:
                     f"say source(..., event_time=COLUMN)"
                 )
         return frozenset(keeping)
+
+    def state_schemas(self, name: str) -> dict[str, StateSchema]:
+        """The tables of an operator: its own, and the watermark if it keeps one."""
+        tables = dict(self.by_name[name].operator.tables)
+        return {**tables, WATERMARK: _WATERMARKS} if name in self.timed else tables
+
+    def empty_state(self, name: str, epoch: int = -1) -> TaskState:
+        """What a task of this operator knows before its first epoch."""
+        return TaskState.empty(self.state_schemas(name), epoch)
+
+    @cached_property
+    def coordinated(self) -> Topology:
+        """The topology as the coordinator sees it.
+
+        A source costs nothing, since it is read wherever there is room; an operator that keeps a watermark has state.
+        """
+        return replace(
+            self.topology,
+            operators=tuple(
+                replace(operator, stateful=bool(self.state_schemas(operator.name)))
+                if self.topology.inputs_of(operator.name)
+                else replace(operator, costs=(0.0,) * operator.parallelism)
+                for operator in self.topology.operators
+            ),
+        )
 
     @cached_property
     def signature(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
+from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
-from holdfast.runtime.worker.processing import WATERMARK, state_schemas
 from holdfast.runtime.worker.repartition import cut, united
 from holdfast.state import StateSchema, Store, TaskState, Writer
 from holdfast.state.checkpoint import Checkpoint
@@ -109,7 +109,7 @@ def _resize(
     writer.commit_shape(shape.to_json())
     entries = {}
     for step in pipeline.steps:
-        schemas = state_schemas(pipeline, step)
+        schemas = pipeline.state_schemas(step.name)
         if not schemas:
             continue
         scaled = found.routing.get(step.name)
@@ -135,7 +135,7 @@ def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskSta
         return [whole]
     routing = declared_routing(pipeline.topology, name)
     parts = dict(zip(routing.owners, routing.ranges, strict=True))
-    nothing = TaskState.empty(state_schemas(pipeline, step), whole.epoch)
+    nothing = pipeline.empty_state(name, whole.epoch)
     return [
         cut(pipeline, name, whole, parts[number]) if number in parts else nothing for number in range(step.parallelism)
     ]

@@ -17,7 +17,7 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.shape import Shape, reshaped_pipeline, routing_of
 from holdfast.runtime.simulation.machine import Engine, Made
 from holdfast.runtime.worker.blocks import Block, once
-from holdfast.runtime.worker.processing import empty_state, outgoing, process, process_source, state_schemas
+from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.runtime.worker.repartition import assembled, recut, tallied
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
@@ -119,10 +119,10 @@ class Rows:
         return recut(self.declared, blocks, then, self.shape)
 
     def stateful(self, task: Task) -> bool:
-        return bool(state_schemas(self.pipeline, self.pipeline.by_name[task.operator]))
+        return bool(self.pipeline.state_schemas(task.operator))
 
     def empty(self, task: Task) -> Any:
-        return empty_state(self.pipeline, self.pipeline.by_name[task.operator], -1)
+        return self.pipeline.empty_state(task.operator)
 
     def ingest(self, epoch: int) -> list[list[Block]]:
         parts = []

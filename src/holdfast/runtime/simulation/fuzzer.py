@@ -24,7 +24,6 @@ from holdfast.runtime.simulation.machine import Engine
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.scenario import Scenario
 from holdfast.runtime.simulation.shell import Simulation, Watcher
-from holdfast.runtime.worker.processing import coordinated
 from holdfast.topology import Task
 
 DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())
@@ -62,7 +61,7 @@ def rows_case(seed: int) -> Case:
     """A real pipeline over real state tables."""
     name = sorted(PIPELINES)[seed % len(PIPELINES)]
     pipeline = PIPELINES[name]()
-    scenario = drawn_scenario(seed, coordinated(pipeline), epochs=2 + seed % 9)
+    scenario = drawn_scenario(seed, pipeline.coordinated, epochs=2 + seed % 9)
     return Case(scenario, Rows(pipeline, drawn_batches(pipeline, scenario.epochs, seed)))
 
 

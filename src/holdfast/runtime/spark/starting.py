@@ -28,7 +28,6 @@ from holdfast.runtime.spark.job import Job, Listener
 from holdfast.runtime.spark.nodes import Cluster, Executors, LogicalNodes
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.shell import Shell
-from holdfast.runtime.worker.processing import coordinated
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Routing, Store, Sync, Writer
 from holdfast.topology import Task
@@ -159,7 +158,7 @@ def _started(
         )
     shape, saved = shapes(place, writer, pipeline, found)
     coordinator = Coordinator(
-        coordinated(pipeline),
+        pipeline.coordinated,
         settings,
         found,
         head,

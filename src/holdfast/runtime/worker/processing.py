@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,13 @@ import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, State, Step
+from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.worker.blocks import Block, encode
-from holdfast.state import Change, KeyRange, Routing, StateSchema, TaskState, hash_keys
-from holdfast.topology import Stream, Task, Topology
+from holdfast.state import Change, Routing, TaskState, hash_keys
+from holdfast.topology import Stream, Task
 
-WATERMARK = "_watermark"
 END = 2**62
 """The watermark of a stream that has ended."""
-_WATERMARKS = StateSchema(pa.schema([("input", pa.string())]), pa.schema([("stamp", pa.int64())]))
 
 
 class TaskFailed(HoldfastError):
@@ -46,33 +44,6 @@ class Processed:
     rows_in: int
     seconds: float
     counters: Mapping[str, int] = field(default_factory=dict)
-
-
-def state_schemas(pipeline: Pipeline, step: Step) -> dict[str, StateSchema]:
-    """The tables of an operator: its own, and the watermark if it keeps one."""
-    tables = dict(step.operator.tables)
-    return {**tables, WATERMARK: _WATERMARKS} if step.name in pipeline.timed else tables
-
-
-def coordinated(pipeline: Pipeline) -> Topology:
-    """The topology as the coordinator sees it.
-
-    A source costs nothing, since it is read wherever there is room; an operator that keeps a watermark has state.
-    """
-    topology = pipeline.topology
-    return replace(
-        topology,
-        operators=tuple(
-            replace(operator, stateful=bool(state_schemas(pipeline, pipeline.by_name[operator.name])))
-            if topology.inputs_of(operator.name)
-            else replace(operator, costs=(0.0,) * operator.parallelism)
-            for operator in topology.operators
-        ),
-    )
-
-
-def empty_state(pipeline: Pipeline, step: Step, epoch: int) -> TaskState:
-    return TaskState.empty(state_schemas(pipeline, step), epoch)
 
 
 def process(
@@ -165,7 +136,7 @@ def route(
             f"found {', '.join(rows.column_names)}"
         )
     if stream.partitioning == "full":
-        owners = (routing or default_routing(stream.weights)).route(hash_keys(rows, given.key))
+        owners = (routing or Routing.weighted(stream.weights)).route(hash_keys(rows, given.key))
     else:
         owners = Routing.even(len(receivers)).route(hash_keys(rows, given.key)) + receivers[0]
     # Small numbers are sorted by radix, in a tenth of the time.
@@ -174,17 +145,6 @@ def route(
     ends = np.cumsum(counts)
     sorted_rows = rows.take(pa.array(order))
     return [(r, sorted_rows.slice(int(e - n), int(n))) for r, n, e in zip(receivers, counts, ends, strict=True)]
-
-
-@lru_cache(maxsize=256)
-def default_routing(weights: tuple[float, ...]) -> Routing:
-    """Intervals of the key space in proportion to the weights, one for each task."""
-    if len(set(weights)) == 1:
-        return Routing.even(len(weights))
-    ends = np.round(np.cumsum(weights) / sum(weights) * 2**32).astype(np.int64).tolist()
-    starts = [0, *ends[:-1]]
-    owned = [(KeyRange(a, b), owner) for owner, (a, b) in enumerate(zip(starts, ends, strict=True)) if b > a]
-    return Routing(1, tuple(part for part, _ in owned), tuple(owner for _, owner in owned))
 
 
 def _joined(task: Task, epoch: int, name: str, blocks: Sequence[Block], schema: pa.Schema | None) -> pa.Table:
@@ -304,8 +264,9 @@ def _watermarks(
         if newest is not None:
             newer[name] = newest if stamps[name] is None else max(newest, stamps[name])
     changed = {name: stamp for name, stamp in newer.items() if stamp != stamps[name]}
-    rows = pa.table({"input": list(changed), "stamp": pa.array(changed.values(), pa.int64())}, _WATERMARKS.arrow)
-    change = Change(rows, _WATERMARKS.key.empty_table())
+    schema = state[WATERMARK].schema
+    rows = pa.table({"input": list(changed), "stamp": pa.array(changed.values(), pa.int64())}, schema.arrow)
+    change = Change(rows, schema.key.empty_table())
     return _least(stamps), _least(newer), change
 
 

@@ -14,16 +14,17 @@ import pyarrow as pa
 from holdfast.elasticity import PARTS, tally
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
+from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.shape import Shape, parents, reshaped_pipeline, routing_of, stream_key
 from holdfast.runtime.worker.blocks import Block, encode
-from holdfast.runtime.worker.processing import WATERMARK, joined, route, state_schemas
+from holdfast.runtime.worker.processing import joined, route
 from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, TaskState, hash_keys, merge_states
 from holdfast.topology import Task
 
 
 def restored(store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: int) -> TaskState:
     """A task's state at a checkpoint, whatever shape that was written in."""
-    schemas = state_schemas(declared, declared.by_name[task.operator])
+    schemas = declared.state_schemas(task.operator)
     parts: dict[str, KeyRange] = {}
 
     def load(old: Task) -> TaskState:
