@@ -13,9 +13,12 @@ from typing import Any, Literal, Protocol, TypeVar
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.requests import Request
 from holdfast.runtime.messages import NodeInfo, Report
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Saved, Upload
+from holdfast.runtime.worker.worker import JobContext
+from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry
 
 T = TypeVar("T")
@@ -104,8 +107,10 @@ class Runner(Protocol):
         """Carry a laid-out run out; one ``done``, also when it is cancelled."""
         ...
 
-    def save(self, epoch: int, uploads: Sequence[Upload], done: Callable[[Saved | Failed], None]) -> None:
-        """Bring states to the store."""
+    def save(
+        self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]
+    ) -> None:
+        """Bring states to the store, from each place what is there."""
         ...
 
     def cancel(self, run: int) -> None:
@@ -155,6 +160,40 @@ class Recorder(Protocol):
 
     def add(self, event: Mapping[str, Any]) -> None: ...
     def close(self) -> None: ...
+
+
+class Faults(Protocol):
+    """What shall go wrong, for trials. Calls block; the driver makes them in the queue ``nodes``."""
+
+    def epoch(self, number: int) -> None:
+        """An epoch begins."""
+        ...
+
+    def tick(self) -> None:
+        """Time has passed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    """``runner`` is made once the store is claimed. ``requests``: what other processes ask for since the last call.
+
+    ``on_begun``: the stream has begun. ``on_end``: everything is let go of; with what ended the job, if it failed.
+    """
+
+    clock: Clock
+    background: Background
+    nodes: Nodes
+    source: Source
+    store: Store
+    recorder: Recorder
+    runner: Callable[[JobContext, Writer], Runner]
+    sink: Sink | None = None
+    listeners: Sequence[Listener] = ()
+    faults: Faults | None = None
+    requests: Callable[[], Iterable[Request | str]] | None = None
+    on_begun: Callable[[], None] = lambda: None
+    on_end: Callable[[HoldfastError | None], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

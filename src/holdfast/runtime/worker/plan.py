@@ -56,6 +56,12 @@ class RunPlan:
     forks: frozenset[int] = frozenset()
     shape: Shape = field(default_factory=Shape)
     settled: bool = True
+    allowed: int | None = None
+    """Rows that the batch may keep; what is beyond is shed."""
+    places: tuple[str, ...] = ()
+    """Where anything can run at all: what is read back is dealt over them."""
+    answers: bool = False
+    """Whether an epoch waits for it."""
 
     def ingesting(self, pieces: int) -> RunPlan:
         """The plan once it is known how many parts the batch has."""
@@ -110,6 +116,7 @@ def lay_out(
     span: JournalSpan,
     retain: int = -1,
     forks: frozenset[int] = frozenset(),
+    allowed: int | None = None,
 ) -> RunPlan:
     """Put the works and kept outputs of a run into slots, one for each level and place."""
     depth = depths(topology)
@@ -137,6 +144,9 @@ def lay_out(
         forks,
         run.shape,
         run.settled,
+        allowed,
+        tuple(sorted({info.place for info in nodes.values()})),
+        run.epoch is not None,
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.messages import Work
@@ -190,6 +191,15 @@ class Saved:
 
     entries: Mapping[str, tuple[FileEntry, ...]]
     missing: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        files = {task: [entry.to_json() for entry in entries] for task, entries in self.entries.items()}
+        return {"entries": files, "missing": dict(self.missing)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Saved:
+        files = {task: tuple(map(FileEntry.from_json, entries)) for task, entries in body["entries"].items()}
+        return cls(files, body["missing"])
 
     @staticmethod
     def of(parts: Sequence[Saved]) -> Saved:

@@ -38,6 +38,7 @@ PIPELINES = 3
 @dataclass(frozen=True)
 class JobContext:
     """What every worker of a job knows. ``marker``: what the store says of itself, so that all see the same one.
+    ``local``: the folder under which nodes keep theirs.
 
     ``pipeline`` as declared; a plan says in which shape. ``outputs``: operators whose output is kept.
     """
@@ -47,6 +48,7 @@ class JobContext:
     store: str
     marker: str
     token: int
+    local: str
     outputs: frozenset[str]
     sync: Sync = field(default_factory=Sync)
     verify: bool = False
