@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.state import Change, LocalState, Missing, StateSchema, TaskState
+from holdfast.state import Change, LocalState, StateSchema, TaskState, VersionMissing
 
 SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
 NOTHING = pa.table({"k": pa.array([], pa.int64())})
@@ -78,7 +78,7 @@ def test_files_stay_few_and_bytes_follow_the_changes(tmp_path: Path) -> None:
     assert most <= 20
     assert node.nbytes() < 1.2 * whole
     assert node.tasks() == ["O/0"]
-    with pytest.raises(Missing, match="version 3 is not whole"):
+    with pytest.raises(VersionMissing, match="version 3 is not whole"):
         node.load("O/0", 3)
     node.forget("O/0")
     assert node.nbytes() == 0
