@@ -11,7 +11,6 @@ from holdfast.runtime.messages import (
     CapacityLifted,
     EpochDone,
     Halt,
-    NodesLost,
     Publish,
     Report,
     Run,
@@ -27,7 +26,7 @@ def test_an_epoch_without_trouble_is_exact_final_and_done() -> None:
     driver.join(0, 1)
     driver.arrive(0)
     run = driver.only(Run)
-    assert run.live == 0 and works(run) == {
+    assert run.ingest == 0 and works(run) == {
         "A/0": (0, 0, "checkpoint"),
         "A/1": (0, 0, "checkpoint"),
         "B/0": (0, 0, "checkpoint"),
@@ -52,7 +51,7 @@ def test_a_promoted_replica_needs_no_restore_and_no_replay() -> None:
     assert "A/0" in driver.records("promoted")[0]["tasks"]
     driver.tell(RunBroken(run.number))
     again = driver.only(Run)
-    assert again.live == 3 and works(again)["A/0"] == (3, 3, "local") and driver.home("A/0") == twin
+    assert again.ingest == 3 and works(again)["A/0"] == (3, 3, "local") and driver.home("A/0") == twin
     assert not works(again, "tentative") and not works(again, "side")
 
 
@@ -63,7 +62,7 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     driver.lose(1)
     driver.tell(RunBroken(run.number))
     again = next(each for each in driver.of(Run) if each.kind == "epoch")
-    assert again.live == 5
+    assert again.ingest == 5
     assert works(again) == {"A/0": (5, 5, "local")}
     assert works(again, "tentative") == {"B/0": (5, 5, "fork")}
     fork = next(work for work in again.works if work.lane == "tentative")
@@ -136,7 +135,7 @@ def test_blocking_recovery_waits_for_room_for_all() -> None:
     assert replay.kind == "replay" and works(replay) == {"A/1": (0, 4, "checkpoint"), "B/1": (0, 4, "checkpoint")}
     driver.finish(replay)
     live = driver.only(Run)
-    assert live.live == 5 and len(works(live)) == 4
+    assert live.ingest == 5 and len(works(live)) == 4
 
 
 def test_outputs_are_kept_for_those_who_miss_them_alone() -> None:
@@ -227,7 +226,7 @@ def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
     driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
     assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
     silent = driver.only(Run)
-    assert silent.live == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
+    assert silent.ingest == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
     driver.finish(silent)
     driver.join(2)
     driver.settle()
@@ -311,7 +310,7 @@ def test_an_epoch_is_held_when_nothing_at_all_can_run() -> None:
     assert not driver.of(Run) and not driver.of(EpochDone)
     driver.join(1)
     driver.finish(driver.only(Run))
-    assert driver.only(Run).live == 1
+    assert driver.only(Run).ingest == 1
 
 
 def test_those_who_are_nearly_there_join_although_others_are_still_down() -> None:
@@ -375,18 +374,18 @@ def test_settings_name_what_they_know() -> None:
 
 def test_an_answer_that_is_due_comes_before_the_recovery_that_would_keep_its_nodes_busy() -> None:
     driver = two_nodes(capacity=8.0)
-    driver.tell(NodesLost(("node-1",), answer_due=True))
+    driver.lose(1, answer_due=True)
     assert driver.coordinator.standing.homes[task("A/1")].node == "node-0" and not driver.of(Run)
     driver.arrive(5)
     run = driver.only(Run)
-    assert run.live == 5
+    assert run.ingest == 5
     driver.finish(run)
     assert [run.kind for run in driver.of(Run)] == ["replay"]
 
 
 def test_a_recovery_does_not_wait_for_an_epoch_that_does_not_come() -> None:
     driver = two_nodes(capacity=8.0)
-    driver.tell(NodesLost(("node-1",), answer_due=True))
+    driver.lose(1, answer_due=True)
     assert not driver.of(Run)
     driver.tell(AnswerOverdue())
     assert driver.only(Run).kind == "replay"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driving import Driver, chain
 
-from holdfast.runtime.messages import NodesUnneeded, Release, Run, RunDone, ScaleWanted
+from holdfast.runtime.messages import NodesUnneeded, ReleaseNodes, Run, ScaleWanted
 from holdfast.topology import Task
 
 
@@ -20,7 +20,7 @@ def until_released(driver: Driver, epochs: int = 6) -> tuple[str, ...]:
     for _ in range(epochs):
         while driver.coordinator.runs:
             driver.finish(next(iter(driver.coordinator.runs.values())))
-            if found := driver.of(Release):
+            if found := driver.of(ReleaseNodes):
                 return found[0].nodes
         driver.arrive(driver.coordinator.standing.head + 1)
     return ()
@@ -30,7 +30,7 @@ def test_a_node_without_tasks_goes_at_once() -> None:
     driver = working()
     driver.join(7)
     driver.tell(NodesUnneeded(("node-7",), "too many"))
-    assert driver.only(Release).nodes == ("node-7",)
+    assert driver.only(ReleaseNodes).nodes == ("node-7",)
     assert "node-7" not in driver.coordinator.standing.nodes
     assert not driver.records("moving")
     assert driver.records("nodes leaving")[0]["why"] == "too many"
@@ -41,7 +41,7 @@ def test_what_is_on_a_node_moves_before_it_goes() -> None:
     before = dict(driver.coordinator.standing.homes)
     (moving,) = [task for task, home in before.items() if home.node == "node-1"]
     driver.tell(NodesUnneeded(("node-1",)))
-    assert not driver.of(Release), "it still has a task"
+    assert not driver.of(ReleaseNodes), "it still has a task"
     assert until_released(driver) == ("node-1",)
     after = driver.coordinator.standing.homes
     assert after[moving].node in ("node-0", "node-2") and after[moving].position == driver.coordinator.standing.head
@@ -77,7 +77,7 @@ def test_a_task_with_a_replica_is_handed_over_and_gets_another_replica() -> None
         driver.settle()
     home, twin = driver.home("A/0"), driver.coordinator.standing.replicas[Task("A", 0)].node
     driver.tell(NodesUnneeded((home,)))
-    while not driver.of(Release):
+    while not driver.of(ReleaseNodes):
         assert until_released(driver) == (home,)
     assert driver.home("A/0") == twin
     head = driver.coordinator.standing.head
@@ -105,7 +105,7 @@ def test_a_run_on_the_node_holds_it() -> None:
     driver.join(7)
     run = driver.arrive(1)
     driver.tell(NodesUnneeded(("node-7",)))
-    assert not driver.of(Release), "a run is under way"
+    assert not driver.of(ReleaseNodes), "a run is under way"
     (live,) = [each for each in run if isinstance(each, Run)]
-    driver.tell(RunDone(live.number, tuple(driver.report(work) for work in live.works)))
-    assert driver.only(Release).nodes == ("node-7",)
+    driver.finish(live)
+    assert driver.only(ReleaseNodes).nodes == ("node-7",)

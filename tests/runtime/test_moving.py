@@ -7,7 +7,7 @@ from typing import Any
 
 from driving import Driver, chain, task, works
 
-from holdfast.runtime.messages import Checkpoint, CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted
+from holdfast.runtime.messages import CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted, TakeCheckpoint
 
 
 def crowded(**settings: Any) -> Driver:
@@ -28,13 +28,13 @@ def homes(driver: Driver) -> dict[str, str]:
     return {str(each): home.node for each, home in driver.coordinator.standing.homes.items()}
 
 
-def until_asked(driver: Driver, epoch: int) -> tuple[int, Checkpoint]:
+def until_asked(driver: Driver, epoch: int) -> tuple[int, TakeCheckpoint]:
     """Epochs until a checkpoint is asked for; the next epoch."""
     while True:
         driver.arrive(epoch)
         said = driver.finish(driver.only(Run))
         epoch += 1
-        if wanted := [each for each in said if isinstance(each, Checkpoint)]:
+        if wanted := [each for each in said if isinstance(each, TakeCheckpoint)]:
             return epoch, wanted[0]
 
 

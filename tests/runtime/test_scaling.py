@@ -13,16 +13,15 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.scaling import TRIES
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.messages import (
-    Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
     CheckpointLost,
+    CommitShape,
     Publish,
-    Reshape,
     Run,
     RunBroken,
-    RunDone,
     ScaleWanted,
+    TakeCheckpoint,
 )
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, resized, routing_of, scalable
@@ -72,11 +71,11 @@ def test_scaling_out_partitions_the_checkpoint_replays_and_switches_before_the_n
     assert driver.coordinator.shape == Shape() and len(driver.coordinator.standing.homes) == 3
     driver.finish(run)
     kinds = [type(each) for each in driver.said]
-    shape = driver.only(Reshape).shape
+    shape = driver.only(CommitShape).shape
     assert shape.done == dict.fromkeys(map(task, new), 5) and driver.records("scaled")[0]["request"] == "r"
     assert Publish not in kinds
     assert driver.coordinator.topology.operator["A"].parallelism == 3
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     assert wanted.whole == set(map(task, new)) and wanted.since == 3 and wanted.shape.version == 1
     driver.tell(CheckpointDurable(5))
     driver.arrive(6)
@@ -93,7 +92,7 @@ def test_epochs_go_on_while_new_tasks_restore_and_are_held_only_for_the_handover
     restoring = driver.only(Run)
     driver.arrive(6)
     live = driver.only(Run)
-    assert live.live == 6 and live.shape == Shape()
+    assert live.ingest == 6 and live.shape == Shape()
     driver.finish(restoring)
     driver.finish(live)
     handover = driver.only(Run)
@@ -102,8 +101,8 @@ def test_epochs_go_on_while_new_tasks_restore_and_are_held_only_for_the_handover
     assert not driver.of(Run)
     driver.finish(handover)
     order = [type(each) for each in driver.said]
-    assert order.index(Reshape) < order.index(Run)
-    assert driver.only(Run).shape.version == 1 and driver.only(Run).live == 7
+    assert order.index(CommitShape) < order.index(Run)
+    assert driver.only(Run).shape.version == 1 and driver.only(Run).ingest == 7
 
 
 def test_scaling_in_merges_and_a_second_request_waits_for_the_first() -> None:
@@ -165,7 +164,7 @@ def test_a_scaling_that_keeps_failing_is_given_up_and_the_job_goes_on() -> None:
 def test_what_is_there_already_and_what_cannot_be_is_said_at_once() -> None:
     driver = running()
     want(driver, 2)
-    assert driver.records("scaled")[0]["tasks"] == 2 and not driver.of(Run) and not driver.of(Reshape)
+    assert driver.records("scaled")[0]["tasks"] == 2 and not driver.of(Run) and not driver.of(CommitShape)
     want(driver, 2, "S")
     assert "a source" in driver.records("scaling refused")[0]["reason"]
     paired = Topology(
@@ -208,9 +207,9 @@ def test_a_lost_task_with_a_long_replay_comes_back_as_several() -> None:
     recovering = driver.records("recovering in parallel")[0]
     assert "A/1" in recovering["tasks"] and recovering["operators"]["A"] == 3
     order = [type(each) for each in driver.said]
-    assert order.index(Reshape) < order.index(Run)
+    assert order.index(CommitShape) < order.index(Run)
     # What the lost task had published, its parts do not publish again.
-    assert set(driver.only(Reshape).shape.born) >= {task("A/1"), task("A/2")}
+    assert set(driver.only(CommitShape).shape.born) >= {task("A/1"), task("A/2")}
     driver.settle()
     assert not driver.coordinator.standing.down and driver.position("A/2") == 5
 
@@ -228,7 +227,7 @@ def test_a_restart_begins_in_the_shape_that_was_put_down() -> None:
     driver = running()
     want(driver, 3)
     driver.finish(driver.only(Run))
-    shape = driver.only(Reshape).shape
+    shape = driver.only(CommitShape).shape
     again = Coordinator(chain(1, 2, 1), Settings(nodes=3), 3, 5, shape=shape)
     assert again.topology.operator["A"].parallelism == 3 and again.scaling.next_version == 2
     assert all(again._published[each] == 5 for each in shape.done)
@@ -310,7 +309,7 @@ def tallies(driver: Driver, epoch: int, counts: dict[str, list[int]]) -> None:
     driver.arrive(epoch)
     run = driver.only(Run)
     reports = [replace(driver.report(work), keys=counts.get(str(work.task), ())) for work in run.works]
-    for wanted in [each for each in driver.tell(RunDone(run.number, tuple(reports))) if isinstance(each, Checkpoint)]:
+    for wanted in [each for each in driver.done(run, *reports) if isinstance(each, TakeCheckpoint)]:
         driver.tell(CheckpointDurable(wanted.epoch))
 
 
@@ -347,7 +346,7 @@ def test_a_checkpoint_that_is_old_comes_first_so_that_little_is_replayed() -> No
     for epoch in range(6, 8):
         driver.arrive(epoch)
         run = driver.only(Run)
-        driver.tell(RunDone(run.number, tuple(driver.report(work) for work in run.works)))
+        driver.finish(run)
     assert driver.coordinator.standing.checkpoint == 3 and driver.coordinator._checkpointing == 7
     want(driver, 3)
     assert not driver.records("scaling begun"), "a checkpoint is under way"
@@ -360,9 +359,9 @@ def test_a_checkpoint_that_is_old_comes_first_so_that_little_is_replayed() -> No
         driver.epoch(epoch)
     assert driver.coordinator.standing.head - driver.coordinator.standing.checkpoint == 4
     want(driver, 3)
-    assert driver.only(Checkpoint).epoch == 9 and not driver.records("scaling begun")
+    assert driver.only(TakeCheckpoint).epoch == 9 and not driver.records("scaling begun")
     driver.tell(CheckpointBroken(9, "no room"))
-    again = driver.only(Checkpoint)
+    again = driver.only(TakeCheckpoint)
     driver.tell(CheckpointDurable(again.epoch))
     assert driver.records("scaling begun")[0]["checkpoint"] == 9
 
@@ -377,7 +376,7 @@ def test_no_checkpoint_comes_between_unless_it_takes_long() -> None:
         if not driver.of(Run):
             break  # those who are built may catch up first
         driver.finish(driver.only(Run))
-        checkpoints += [each.epoch for each in driver.of(Checkpoint)]
+        checkpoints += [each.epoch for each in driver.of(TakeCheckpoint)]
     assert checkpoints == [] and driver.coordinator.standing.head < 3 + 8
     driver.finish(held)
     calm(driver)

@@ -18,7 +18,7 @@ class Settings:
 
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
-    without tasks then, if they are.
+    without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
     """
 
     nodes: int = 1
@@ -31,9 +31,10 @@ class Settings:
     parallel_recovery: int = 1
     rebalance: bool = True
     standby: int = 0
+    checkpoint_tries: int = 20
 
     def __post_init__(self) -> None:
-        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery"):
+        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
         if self.standby < 0:

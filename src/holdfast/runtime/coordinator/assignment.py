@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from holdfast.recovery import Node
 from holdfast.runtime.coordinator.replay import Copy, downward
+from holdfast.runtime.messages import NodeInfo
 from holdfast.topology import Task, Topology
 
 Held = TypeVar("Held")
@@ -48,8 +49,8 @@ class Standing:
     topology: Topology
     checkpoint: int = -1
     head: int = -1
-    nodes: dict[str, str] = field(default_factory=dict)
-    """Live nodes and their failure domains."""
+    nodes: dict[str, NodeInfo] = field(default_factory=dict)
+    """Live nodes."""
     homes: dict[Task, Home] = field(default_factory=dict)
     replicas: dict[Task, Home] = field(default_factory=dict)
     left_at: dict[Task, int] = field(default_factory=dict)
@@ -83,6 +84,9 @@ class Standing:
     def caught_up(self) -> bool:
         """Every copy that lives has come to the head."""
         return all(home.position >= self.head for homes in (self.homes, self.replicas) for home in homes.values())
+
+    def domain(self, name: str) -> str:
+        return (self.nodes[name].domain or name) if name in self.nodes else ""
 
     def place(self, task: Task, node: str) -> None:
         """A task that is down comes up on this node, from the checkpoint; one without state from where it was."""
@@ -251,7 +255,7 @@ class Standing:
         for homes in (self.homes, self.replicas):
             for task, home in homes.items():
                 load[home.node] += self.topology.operator[task.operator].costs[task.number]
-        return [Node(name, capacity, load[name], at) for name, at in self.nodes.items() if name not in self.leaving]
+        return [Node(name, capacity, load[name], self.domain(name)) for name in self.nodes if name not in self.leaving]
 
     def check(self, busy: Collection[tuple[Task, str]] = ()) -> Iterable[str]:
         """What is wrong with where things stand: nothing, ever. ``busy``: copies that a run is working on."""
@@ -260,7 +264,7 @@ class Standing:
             if home is None:
                 yield f"{task} has a replica and no primary"
             elif home.node == twin.node or (
-                task not in self.moving and self.nodes.get(home.node) == self.nodes.get(twin.node)
+                task not in self.moving and self.domain(home.node) == self.domain(twin.node)
             ):
                 yield f"{task} and its replica share {home.node}"
         for what, lane, homes in (("primary", "exact", self.homes), ("replica", "replica", self.replicas)):

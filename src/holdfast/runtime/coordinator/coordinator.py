@@ -7,10 +7,11 @@ One class in four files, each upon the one before: ``rescaling``, ``moving``, ``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from holdfast.errors import Invalid
-from holdfast.recovery import place, recover, room
+from holdfast.recovery import Node, place, recover, room
 from holdfast.runtime.coordinator.assignment import Home, Standing
 from holdfast.runtime.coordinator.lanes import exact_works, tentative_works
 from holdfast.runtime.coordinator.measurements import Measurements
@@ -18,26 +19,31 @@ from holdfast.runtime.coordinator.outcomes import Outcomes
 from holdfast.runtime.coordinator.replay import Copy, Keep, replay
 from holdfast.runtime.coordinator.rescaling import HANDOVER
 from holdfast.runtime.coordinator.scaling import Scaling
+from holdfast.runtime.coordinator.snapshot import Snapshot
 from holdfast.runtime.messages import (
     AnswerOverdue,
+    CancelCheckpoint,
+    CancelRun,
     CapacityLifted,
-    Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
     CheckpointLost,
     CheckpointWanted,
     EpochArrived,
+    EpochJournalled,
     Event,
     Instruction,
-    NodesJoined,
-    NodesLost,
+    NodesSeen,
     NodesUnneeded,
+    Published,
     ReplicasPlanned,
     Run,
     RunBroken,
     RunDone,
     ScaleWanted,
-    Trim,
+    ShapeCommitted,
+    TakeCheckpoint,
+    TrimJournal,
 )
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, reshaped, why_not
@@ -72,6 +78,7 @@ class Coordinator(Outcomes):
         self.topology = topology = reshaped(topology, self.shape)
         self.settings = settings
         self.standing = Standing(topology, checkpoint, head)
+        self.journalled = head
         self.pending: int | None = None
         self.runs: dict[int, Run] = {}
         self.halted = False
@@ -102,7 +109,17 @@ class Coordinator(Outcomes):
         self._balance_due = False
         self._overtaken = 0
         """Epochs begun since a replay last made progress."""
-        self._blocked = {"epoch": 0, "replay": 0}
+        self._attempts: Counter[tuple[str, str, str]] = Counter()
+        self._publishing: set[tuple[int, str]] = set()
+        self._answer: int | None = None
+        self._released: dict[str, str] = {}
+        self.committing: Shape | None = None
+        self._splitting: list[Task] = []
+        self._parts: set[Task] = set()
+        """Tasks that others were split into and that were not up since: they are not split once more."""
+        self._failures = 0
+        self._checkpoint_hit = False
+        self._checkpointing_homes: dict[Task, str] = {}
         self._next_run = 0
         self._begun: dict[int, tuple[int, set[str]]] = {}
         """Of each run under way: the checkpoint when it began, and the nodes that went since, even if they are back."""
@@ -117,27 +134,36 @@ class Coordinator(Outcomes):
             return []
         self._out = []
         match event:
-            case NodesJoined():
-                self.standing.nodes.update({name: event.domains.get(name, name) for name in event.nodes})
-                self._lifted, self._plan_due = False, True
-                self._record("nodes joined", nodes=list(event.nodes), alive=len(self.standing.nodes))
-            case NodesLost():
-                self._lost(event)
+            case NodesSeen():
+                self._seen(event)
             case AnswerOverdue():
                 self._answer_due = False
             case EpochArrived(epoch):
-                self.pending = epoch
+                self._arrived(epoch)
+            case EpochJournalled(epoch):
+                if epoch != self.standing.head + 1 or epoch == self.journalled:
+                    self._halt(
+                        f"epoch {epoch} was journalled, but epochs up to {self.journalled} are, and answered up to "
+                        f"{self.standing.head}: only the next one can be"
+                    )
+                self.journalled = epoch
+            case Published(number, kind):
+                self._publishing.discard((number, kind))
+            case ShapeCommitted(version):
+                self._shape_committed(version)
             case RunDone():
                 self._done(event)
             case RunBroken(number, reason):
-                self._forget(number)
-                self._record("run broken", run=number, reason=reason)
+                if number in self.runs:
+                    run, (_, went) = self.runs[number], self._begun[number]
+                    self._forget(number)
+                    self._record("run broken", run=number, reason=reason)
+                    if not went and run.settled:
+                        self._tried(run, "broken", reason)
             case CheckpointDurable():
                 self._durable(event)
-            case CheckpointBroken(epoch, reason):
-                self._checkpointing = None
-                self._checkpoint_wanted = True
-                self._record("checkpoint broken", epoch=epoch, reason=reason)
+            case CheckpointBroken():
+                self._checkpoint_broken(event)
             case CheckpointLost():
                 self._checkpoint_lost(event)
             case CheckpointWanted():
@@ -150,15 +176,21 @@ class Coordinator(Outcomes):
                 self._unneeded(event)
             case CapacityLifted():
                 self._lifted = self._plan_due = True
-        if self._can_act():
-            self.standing.raise_to_checkpoint(self._busy)
-            self._recover()
-            self._make_replicas()
-            self._move()
-            self._scale()
-            self._run_epoch()
-            self._run_replay()
-            self._run_checkpoint()
+        if self.pending is not None and self.pending <= self.standing.head and not self.halted:
+            self._epoch_done()
+        decisions = (
+            self._raise,
+            self._recover,
+            self._make_replicas,
+            self._move,
+            self._scale,
+            self._run_epoch,
+            self._run_replay,
+            self._run_checkpoint,
+        )
+        for decide in decisions:
+            if self._can_act():
+                decide()
         return self._out
 
     def _checked_replicas(self, tasks: tuple[Task, ...], topology: Topology) -> tuple[Task, ...]:
@@ -200,25 +232,82 @@ class Coordinator(Outcomes):
         return {(work.task, work.lane) for work in run.works} if run is not None else set()
 
     def _can_act(self) -> bool:
-        return bool(self.standing.nodes) and not self.halted
+        return bool(self.standing.nodes) and not self.halted and self.committing is None
 
     @property
     def idle(self) -> bool:
         """Nothing is under way, and nothing is left that could be."""
-        busy = (self._live, self._replaying, self._checkpointing, self.pending)
-        return all(each is None for each in busy) and not self.standing.behind() and not self.standing.down
+        quiet = not self.busy and self.pending is None and self.committing is None
+        return quiet and not self.standing.behind() and not self.standing.down
 
     def checkpoint_needed(self) -> bool:
         return self.standing.head > self.standing.checkpoint
 
     # What happened
 
-    def _lost(self, event: NodesLost) -> None:
-        gone = {name for name in event.nodes if name in self.standing.nodes}
-        if not gone:
+    def _raise(self) -> None:
+        self.standing.raise_to_checkpoint(self._busy)
+
+    def _seen(self, event: NodesSeen) -> None:
+        self._released = {
+            name: held
+            for name, held in self._released.items()
+            if name in event.nodes and event.nodes[name].incarnation == held
+        }
+        seen = {name: info for name, info in event.nodes.items() if name not in self._released}
+        known = self.standing.nodes
+        gone = {n for n, info in known.items() if n not in seen or seen[n].incarnation != info.incarnation}
+        if gone:
+            self._lost(event, gone)
+        joined = [name for name in seen if name not in known]
+        if joined:
+            known.update({name: seen[name] for name in joined})
+            self._lifted, self._plan_due = False, True
+            self._record("nodes joined", nodes=joined, alive=len(known))
+
+    def _arrived(self, epoch: int) -> None:
+        head = self.standing.head
+        if epoch == self.pending:
             return
-        for _, went in self._begun.values():
+        if epoch < head:
+            self._halt(
+                f"epoch {epoch} came again, but the store has epochs up to {head}: the stream's own log "
+                f"(the folder spark/ of the store) is gone or belongs to another stream"
+            )
+        elif epoch > head + 1:
+            has = f"epochs up to {head} only" if head >= 0 else "none"
+            self._halt(
+                f"epoch {epoch} came, but the store has {has}: epochs {head + 1} to {epoch - 1} would be lost; the "
+                f"store is older than the stream's own log (the folder spark/ of the store): put both back from the "
+                f"same day, or start with a new store"
+            )
+        else:
+            self.pending, self._answer = epoch, None
+
+    def _checkpoint_broken(self, event: CheckpointBroken) -> None:
+        standing, epoch, reason = self.standing, event.epoch, event.reason
+        if self._checkpointing is None:
+            return
+        self._checkpointing = None
+        self._checkpoint_wanted = True
+        self._record("checkpoint broken", epoch=epoch, reason=reason)
+        for task in event.missing:
+            home = standing.homes.get(task)
+            if home is not None and home.node == self._checkpointing_homes.get(task) and not home.fresh:
+                self._record("missing", task=str(task), lane="exact", node=home.node, message=reason)
+                self._lose_copy(task)
+        if not self._checkpoint_hit:
+            self._failures += 1
+        if self._failures > self.settings.checkpoint_tries:
+            self._halt(f"checkpoint {epoch} failed {self._failures} times in a row; the last time: {reason}")
+
+    def _lost(self, event: NodesSeen, gone: set[str]) -> None:
+        for number, (_, went) in self._begun.items():
             went.update(gone)
+            self._out.append(CancelRun(number))
+        if self._checkpointing is not None:
+            self._checkpoint_hit = True
+            self._out.append(CancelCheckpoint(self._checkpointing))
         lost, promoted = self.standing.lose(gone)
         self._stay("nodes were lost")
         self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
@@ -238,7 +327,11 @@ class Coordinator(Outcomes):
         )
         if promoted:
             self._record("promoted", tasks=[str(task) for task in promoted], epoch=self._failed_at)
-        if (shadow := self.scaling.shadow) is not None:
+        shadow = self.scaling.shadow
+        if shadow is not None and self.committing is not None:
+            # It may be in force already: what of it is lost is recovered as of that shape.
+            shadow.homes = {task: home for task, home in shadow.homes.items() if home.node not in gone}
+        elif shadow is not None:
             hit = sorted(gone & {home.node for home in shadow.homes.values()})
             if hit:
                 self._abort_scaling(f"{', '.join(hit)} was lost with new tasks on it")
@@ -253,17 +346,20 @@ class Coordinator(Outcomes):
 
     def _checkpoint_lost(self, event: CheckpointLost) -> None:
         """Go on from an older checkpoint: what is to be restored is replayed from there, what lives is untouched."""
-        if event.epoch != self.standing.checkpoint:
+        if event.epoch != self.standing.checkpoint or event.fallback == event.epoch:
             return
         self.standing.fall_back(event.fallback)
-        if self.scaling.shadow is not None:
+        if self.scaling.shadow is not None and self.committing is None:
             self._abort_scaling(f"checkpoint {event.epoch}, which the new tasks came from, is damaged")
         self._whole_next = self._checkpoint_wanted = True
         self._record("checkpoint lost", epoch=event.epoch, fallback=event.fallback)
 
     def _durable(self, event: CheckpointDurable) -> None:
         standing = self.standing
+        if event.epoch != self._checkpointing:
+            return
         self._checkpointing = None
+        self._failures = 0
         saved, self._checkpointing_shape = self._checkpointing_shape, self.shape
         if self._checkpointing_since not in (-1, standing.checkpoint):
             # It holds what changed since a checkpoint that turned out damaged meanwhile.
@@ -283,7 +379,7 @@ class Coordinator(Outcomes):
         }
         self._balance_due = self.settings.rebalance
         self._record("checkpoint", epoch=event.epoch, bytes=event.bytes)
-        self._out.append(Trim(event.epoch))
+        self._out.append(TrimJournal(event.epoch))
 
     # What to do now
 
@@ -338,7 +434,7 @@ class Coordinator(Outcomes):
         missing = [task for task in self.replicated if task not in standing.replicas and task not in self._given_up]
         if not missing or len(standing.nodes) < 2:
             return
-        shun = {task: [standing.nodes[standing.homes[task].node]] for task in missing}
+        shun = {task: [standing.domain(standing.homes[task].node)] for task in missing}
         placement = place(self.topology, missing, standing.loads(self._capacity()), ceiling=1.0, avoid=shun)
         for task, node in placement.nodes.items():
             stateful = self.topology.operator[task.operator].stateful
@@ -353,7 +449,6 @@ class Coordinator(Outcomes):
         if epoch is None or self._live is not None:
             return
         if epoch <= standing.head:
-            self._epoch_done(epoch)
             return
         behind = standing.behind()
         shadow = self.scaling.shadow
@@ -376,7 +471,8 @@ class Coordinator(Outcomes):
         # What cannot give an answer goes on all the same, but need not come before the recovery.
         self._answer_first &= any(work.task in self.output_tasks for work in works)
         self._answer_due &= self._answer_first
-        self._live = self._start(Run(self._next_run, "epoch", tuple(works), live=epoch))
+        ingest = None if self.journalled == epoch else epoch
+        self._live = self._start(Run(self._next_run, "epoch", tuple(works), ingest, epoch=epoch))
         self._overtaken += 1
 
     def _join_now(self, behind: list[Copy]) -> bool:
@@ -432,6 +528,8 @@ class Coordinator(Outcomes):
             return
         if standing.down or any(home.position < standing.head for home in standing.homes.values()):
             return
+        if any(kind == "final" for _, kind in self._publishing):
+            return
         shadow = self.scaling.shadow
         if shadow is not None and (
             shadow.near(standing.head, self._handover) or age < 2 * self.settings.checkpoint_every
@@ -444,7 +542,45 @@ class Coordinator(Outcomes):
         self._checkpointing_shape = self.shape
         born, saved = self.shape.born, self._saved.born
         whole = frozenset(task for task in nodes if born.get(task, 0) != saved.get(task, 0))
-        self._out.append(Checkpoint(standing.head, self._checkpointing_since, nodes, self.shape, whole))
+        self._checkpoint_hit, self._checkpointing_homes = False, nodes
+        since = self._checkpointing_since
+        self._out.append(TakeCheckpoint(standing.head, since, nodes, self.shape, whole, self._failures))
+
+    def snapshot(self) -> Snapshot:
+        """Everything that others may know, as it is now."""
+        standing, shadow = self.standing, self.scaling.shadow
+        return Snapshot(
+            head=standing.head,
+            journalled=self.journalled,
+            checkpoint=standing.checkpoint,
+            pending=self.pending,
+            nodes=tuple(sorted(standing.nodes)),
+            leaving=tuple(sorted(standing.leaving)),
+            down=standing.down,
+            behind=sum(copy.lane == "exact" for copy in standing.behind()),
+            caught_up=standing.caught_up,
+            idle=self.idle,
+            checkpoint_needed=self.checkpoint_needed(),
+            tasks={operator.name: operator.parallelism for operator in self.topology.operators},
+            scaling=(shadow.operator, shadow.tries) if shadow is not None else None,
+            queued_scalings=len(self.scaling.queue),
+            homes={task: home.node for task, home in standing.homes.items()},
+            positions={task: home.position for task, home in standing.homes.items()},
+            replicas={task: (home.node, standing.head - home.position) for task, home in standing.replicas.items()},
+            retain=self.retain,
+            forks=self.forks,
+            shape=self.shape,
+            topology=self.topology,
+            halted=self.halted,
+        )
+
+    def loads(self, capacity: float) -> list[Node]:
+        """The live nodes with what they carry, but for those that are leaving."""
+        return self.standing.loads(capacity)
+
+    @property
+    def scalable(self) -> frozenset[str]:
+        return self.scaling.scalable
 
     def check(self) -> None:
         """Assert what must always hold; the message tells what does not."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.recovery import moves, place
 from holdfast.runtime.coordinator.rescaling import HANDOVER, Rescaling
 from holdfast.runtime.coordinator.scaling import AMPLE
-from holdfast.runtime.messages import NodesUnneeded, Release
+from holdfast.runtime.messages import NodesUnneeded, ReleaseNodes
 from holdfast.topology import Task
 
 
@@ -18,6 +18,7 @@ class Moving(Rescaling):
 
     buffering: bool
     _balance_due: bool
+    _released: dict[str, str]
 
     def _move(self) -> None:
         """Begin what is to move, hand over what has arrived, and give back nodes that are empty."""
@@ -84,14 +85,15 @@ class Moving(Rescaling):
     def _let_go(self) -> None:
         """Between two runs: nodes on which no task lives any more are given back."""
         standing = self.standing
-        if not standing.leaving or self.runs or self._checkpointing is not None or not standing.all_up:
+        if not standing.leaving or self.busy or not standing.all_up:
             return
         shadow = self.scaling.shadow
         used = {home.node for home in standing.homes.values()}
         used |= {home.node for home in shadow.homes.values()} if shadow is not None else set()
         if gone := standing.leaving - used:
+            self._released.update({name: standing.nodes[name].incarnation for name in gone})
             standing.lose(gone)
-            self._out.append(Release(tuple(sorted(gone))))
+            self._out.append(ReleaseNodes(tuple(sorted(gone))))
             self._record("nodes released", nodes=sorted(gone), alive=len(standing.nodes))
 
     # Nodes that carry less

@@ -9,9 +9,10 @@ from holdfast.runtime.coordinator.assignment import Fork, Home
 from holdfast.runtime.coordinator.lanes import answered
 from holdfast.runtime.coordinator.moving import Moving
 from holdfast.runtime.messages import EpochDone, Halt, Publish, Report, Run, RunDone, Work
+from holdfast.topology import Task
 
 PATIENCE = 5
-"""A run whose barriers do not come is repeated this often before the job gives up."""
+"""A run that fails for one reason is repeated this often before the job gives up."""
 
 
 class Outcomes(Moving):
@@ -20,7 +21,8 @@ class Outcomes(Moving):
     halted: bool
     pending: int | None
     _live: int | None
-    _blocked: dict[str, int]
+    journalled: int
+    _answer: int | None
     _failed_at: int
     _plan_due: bool
     _answer_first: bool
@@ -52,8 +54,9 @@ class Outcomes(Moving):
             return
         if self._uncommitted(run, [report for report in event.reports if report.status != "committed"]):
             return
-        if run.live is not None:
-            self.standing.head = max(self.standing.head, run.live)
+        if run.epoch is not None:
+            assert run.epoch == self.journalled, f"run {run.number} is done, but epoch {run.epoch} is not journalled"
+            self.standing.head = run.epoch
         works = {(work.task, work.lane): work for work in run.works}
         for report in event.reports:
             if (report.task, report.lane) in works:
@@ -61,7 +64,7 @@ class Outcomes(Moving):
                 if work.node not in went:
                     self._committed(work, report, checkpoint == self.standing.checkpoint)
         self._publish(run, event.reports)
-        if run.live is not None:
+        if run.epoch is not None:
             self._measurements.sources(r for r in event.reports if not self.topology.inputs_of(r.task.operator))
             self._answered(run, event.reports)
         else:
@@ -85,16 +88,27 @@ class Outcomes(Moving):
             # Kept outputs that are not there any more are the one thing that a receiver waits for in vain.
             for task in run.buffers:
                 self.standing.buffers.pop(task, None)
-            self._blocked[run.kind] += 1
-            if self._blocked[run.kind] > PATIENCE:
-                failed = by_status["blocked"][0]
-        elif not by_status:
-            self._blocked[run.kind] = 0
+        if not by_status:
+            done = {"", *(str(work.task) for work in run.works)}
+            for key in [key for key in self._attempts if key[0] == run.kind and key[2] in done]:
+                del self._attempts[key]
         if failed is not None:
-            self.halted = True
             self._record("failed", task=str(failed.task), message=failed.message)
-            self._out.append(Halt(failed.message))
+            self._halt(failed.message)
+        for status in ("damaged", "missing", *(("blocked",) if set(by_status) == {"blocked"} else ())):
+            for report in by_status.get(status, ()):
+                self._tried(run, status, report.message, str(report.task))
         return bool(reports)
+
+    def _tried(self, run: Run, reason: str, message: str, task: str = "") -> None:
+        self._attempts[run.kind, reason, task] += 1
+        if (tries := self._attempts[run.kind, reason, task]) > PATIENCE and not self.halted:
+            of = f"{run.kind} run{f' of {task}' if task else ''}"
+            self._halt(f"{of}: {reason} {tries} times in a row; the last time: {message}")
+
+    def _halt(self, message: str) -> None:
+        self.halted = True
+        self._out.append(Halt(message))
 
     def _drop_copy(self, run: Run, report: Report) -> None:
         standing, task = self.standing, report.task
@@ -112,10 +126,13 @@ class Outcomes(Moving):
             standing.forks.pop(task, None)
             return
         if task in standing.homes and standing.homes[task].node == report.node:
-            standing.drop_home(task)
-            self._plan_due = True
-            self._failed_at = self.pending if self.pending is not None else standing.head + 1
-            self._buffer_if_down()
+            self._lose_copy(task)
+
+    def _lose_copy(self, task: Task) -> None:
+        self.standing.drop_home(task)
+        self._plan_due = True
+        self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
+        self._buffer_if_down()
 
     def _committed(self, work: Work, report: Report, side_holds: bool) -> None:
         standing, task = self.standing, work.task
@@ -160,8 +177,10 @@ class Outcomes(Moving):
         for epoch, task in final:
             self._published[task] = max(epoch, self._published.get(task, -1))
         if final:
+            self._publishing.add((run.number, "final"))
             self._out.append(Publish(run.number, tuple(sorted(final)), "final"))
         if tentative:
+            self._publishing.add((run.number, "tentative"))
             self._out.append(Publish(run.number, tuple(sorted(tentative)), "tentative"))
 
     def _answered(self, run: Run, reports: tuple[Report, ...]) -> None:
@@ -176,7 +195,7 @@ class Outcomes(Moving):
             fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}
         self._record(
             "epoch",
-            epoch=run.live,
+            epoch=run.epoch,
             exact=lanes.count("exact"),
             tentative=lanes.count("tentative"),
             replicas=lanes.count("replica"),
@@ -194,7 +213,7 @@ class Outcomes(Moving):
             state=self._state_by_operator(reports),
         )
         self._answer_first = self._answer_due = False
-        self._epoch_done(run.live)
+        self._answer = run.number
 
     def _state_by_operator(self, reports: tuple[Report, ...]) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -203,7 +222,8 @@ class Outcomes(Moving):
                 sizes[report.task.operator] = sizes.get(report.task.operator, 0) + report.state_bytes
         return sizes
 
-    def _epoch_done(self, epoch: int | None) -> None:
-        if epoch is not None and epoch == self.pending:
+    def _epoch_done(self) -> None:
+        """The epoch at hand is the head: it was answered, and is done when all that it said is in its place."""
+        if self.pending is not None and not any(run == self._answer for run, _ in self._publishing):
+            self._out.append(EpochDone(self.pending))
             self.pending = None
-            self._out.append(EpochDone(epoch))

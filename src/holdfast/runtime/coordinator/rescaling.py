@@ -5,6 +5,7 @@ A part of the coordinator with a file of its own; it holds no state but what is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.runtime.coordinator.assignment import Home, Standing
 from holdfast.runtime.coordinator.measurements import Measurements
 from holdfast.runtime.coordinator.replay import Copy
 from holdfast.runtime.coordinator.scaling import Scaling
-from holdfast.runtime.messages import Instruction, Record, Report, Reshape, Run, ScaleWanted
+from holdfast.runtime.messages import CommitShape, Instruction, Record, Report, Run, ScaleWanted
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, parents, reshaped, routing_of
 from holdfast.topology import Task, Topology
@@ -49,6 +50,11 @@ class Rescaling:
     _next_run: int
     _begun: dict[int, tuple[int, set[str]]]
     _out: list[Instruction]
+    committing: Shape | None
+    _splitting: list[Task]
+    _parts: set[Task]
+    _publishing: set[tuple[int, str]]
+    _attempts: Counter[tuple[str, str, str]]
 
     def _scale_wanted(self, wanted: ScaleWanted) -> None:
         if why := self.scaling.refused(wanted, self.shape):
@@ -56,7 +62,8 @@ class Rescaling:
             return
         for each in self.scaling.want(wanted):
             self._told("scaling aborted", each, reason="another request for the operator came", again=False)
-        if (shadow := self.scaling.shadow) is not None and shadow.operator == wanted.operator:
+        shadow = self.scaling.shadow
+        if shadow is not None and shadow.operator == wanted.operator and self.committing is None:
             self._abort_scaling("another request for the operator came")
 
     def _scale(self) -> None:
@@ -67,10 +74,27 @@ class Rescaling:
         if scaling.shadow is None:
             return
         scaling.shadow.raise_to_checkpoint(standing.checkpoint)
-        idle = not self.runs and self._checkpointing is None
-        if idle and self._whole() and scaling.shadow.at(standing.head):
-            self._switch()
-            self._scale()
+        if not self.busy and self._whole() and scaling.shadow.at(standing.head):
+            shadow = scaling.shadow
+            done = {**shadow.shape.done, **dict.fromkeys(shadow.homes, standing.head)}
+            self._commit(replace(shadow.shape, done=done))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.runs) or self._checkpointing is not None or bool(self._publishing)
+
+    def _commit(self, shape: Shape) -> None:
+        self.committing = shape
+        self._out.append(CommitShape(shape))
+
+    def _shape_committed(self, version: int) -> None:
+        if self.committing is None or self.committing.version != version:
+            return
+        shape, self.committing = self.committing, None
+        if self.scaling.shadow is not None:
+            self._switch(shape)
+        else:
+            self._split(shape)
 
     def _checkpoint_first(self) -> bool:
         """Whether to wait for a checkpoint: what is in it need not be replayed, beside epochs that want the same cores.
@@ -117,11 +141,11 @@ class Rescaling:
     def _whole(self) -> bool:
         return self.standing.all_up and not self.standing.cold and not self.standing.behind()
 
-    def _switch(self) -> None:
+    def _switch(self, shape: Shape) -> None:
         """The shadow is at the head, as all others are, and nothing runs: from the next epoch on it is in force."""
-        shadow = self.scaling.finish(self.standing.head)
+        shadow = self.scaling.finish()
         self._checkpointed_for = None
-        self._reshape(shadow.shape, {shadow.operator})
+        self._reshape(shape, {shadow.operator})
         for task, home in shadow.homes.items():
             stateful = self.topology.operator[task.operator].stateful
             self.standing.homes[task] = home if stateful else Home(home.node, self.standing.head, fresh=True)
@@ -154,7 +178,6 @@ class Rescaling:
         self._mute = {task for task in self._mute if untouched(task)}
         self.replicated = self._inherited(self.replicated, before)
         self._checkpoint_wanted = self.standing.head > self.standing.checkpoint
-        self._out.append(Reshape(shape))
 
     def _inherited(self, replicated: tuple[Task, ...], before: Shape) -> tuple[Task, ...]:
         """Who is to have a replica now: a changed task does if one that had some of its keys did."""
@@ -245,27 +268,40 @@ class Rescaling:
             name: into * self.declared.operator[name].parallelism - self.topology.operator[name].parallelism
             for name in self.scaling.scalable
         }
-        for task in sorted(down):
+        self._parts &= set(down)
+        for task in sorted(set(down) - self._parts):
             if room.get(task.operator, 0) >= into - 1 and self.topology.operator[task.operator].stateful:
                 room[task.operator] -= into - 1
                 chosen.append(task)
         if not chosen:
             return False
-        if self.runs or self._checkpointing is not None:
+        if self.busy:
             return True
         published = {task: max(self._published.get(task, -1), self._found.get(task, -1)) for task in chosen}
-        self._reshape(self.scaling.split(self.shape, chosen, into, published), {task.operator for task in chosen})
+        self._splitting = chosen
+        self._commit(self.scaling.split(self.shape, chosen, into, published))
+        return True
+
+    def _split(self, shape: Shape) -> None:
+        chosen, standing, before = self._splitting, self.standing, self.shape.born
+        self._parts |= {task for task, version in shape.born.items() if before.get(task) != version}
+        self._reshape(shape, {task.operator for task in chosen})
         parallelism = {task.operator: self.topology.operator[task.operator].parallelism for task in chosen}
         self._record(
             "recovering in parallel",
             tasks=[str(task) for task in chosen],
-            into=into,
+            into=self.settings.parallel_recovery,
             operators=parallelism,
             version=self.shape.version,
             why=f"{standing.head - standing.checkpoint} epochs are to be replayed, more than one run of "
             f"{self.settings.replay_chunk}",
         )
-        return False
+
+    def _attempt(self, run: Run) -> int:
+        if not run.settled:
+            return self.scaling.shadow.tries - 1 if self.scaling.shadow is not None else 0
+        tasks = {"", *(str(work.task) for work in run.works)}
+        return max((n for (kind, _, of), n in self._attempts.items() if kind == run.kind and of in tasks), default=0)
 
     def _told(self, what: str, wanted: ScaleWanted, **fields: Any) -> None:
         self._record(what, operator=wanted.operator, request=wanted.request, why=wanted.why, **fields)
@@ -273,10 +309,11 @@ class Rescaling:
     def _start(self, run: Run) -> int:
         self._next_run += 1
         shape = run.shape if not run.settled else self.shape
+        attempt = self._attempt(run)
         works = (
             tuple(replace(work, born=shape.born.get(work.task, 0)) for work in run.works) if shape.born else run.works
         )
-        run = replace(run, shape=shape, works=works)
+        run = replace(run, shape=shape, works=works, attempt=attempt)
         self.runs[run.number] = run
         self._begun[run.number] = (self.standing.checkpoint, set())
         self._out.append(run)

@@ -175,12 +175,10 @@ class Scaling:
         self.shadow = Shadow(wanted, tries + 1, following, topology, homes)
         return self.shadow
 
-    def finish(self, head: int) -> Shadow:
-        """The shadow takes over: everything up to the head was said by those before it."""
+    def finish(self) -> Shadow:
+        """The shadow takes over."""
         assert self.shadow is not None
         shadow, self.shadow = self.shadow, None
-        done = {**shadow.shape.done, **dict.fromkeys(shadow.homes, head)}
-        shadow.shape = replace(shadow.shape, done=done)
         return shadow
 
     def _version(self) -> int:

@@ -19,7 +19,7 @@ from holdfast.runtime.messages import (
     Instruction,
     Publish,
     Record,
-    Release,
+    ReleaseNodes,
     Run,
 )
 from holdfast.runtime.simulation.engines import Output, same
@@ -66,6 +66,9 @@ class Auditor:
         if simulation.restarts != self._restarts:
             self._restarts = simulation.restarts
             self._published.clear()
+            self._said.clear()  # what was about to be put in its place when the driver died was not said
+            for (epoch, task), output in simulation.store.final.items():
+                self._said.setdefault((epoch, task.operator), Counter()).update(rows_of(output))
         try:
             simulation.coordinator.check()
         except AssertionError as error:
@@ -84,7 +87,7 @@ class Auditor:
                     self._tentative(instruction)
                 case EpochDone(epoch):
                     self._answered(epoch)
-                case Release(nodes):
+                case ReleaseNodes(nodes):
                     self._released(nodes)
                 case Record("moved", fields):
                     self._moved(fields["tasks"])
