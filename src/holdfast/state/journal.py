@@ -102,16 +102,28 @@ class Journal:
 
     def append(self, writer: Writer, epoch: JournalEpoch) -> None:
         """Commit the next epoch; it is known once that is durable. May be repeated after a failure."""
+        self.commit(writer, epoch)
+        self.learn(epoch)
+
+    def commit(self, writer: Writer, epoch: JournalEpoch) -> None:
+        """Make the next epoch exist, durably. For any thread: what is known changes by ``learn`` alone."""
+        self._check_next(epoch)
+        entries = {piece_label(piece): piece for piece in epoch.pieces}
+        routings = {operator: routing.to_json() for operator, routing in epoch.routings.items()}
+        writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings})
+
+    def learn(self, epoch: JournalEpoch) -> None:
+        """The next epoch was committed."""
+        self._check_next(epoch)
+        self._epochs[epoch.epoch] = epoch
+        self.newest = epoch.epoch
+
+    def _check_next(self, epoch: JournalEpoch) -> None:
         if epoch.epoch != self.newest + 1:
             raise Gap(
                 f"store {self._url}: epoch {epoch.epoch} cannot follow epoch {self.newest} in the journal, "
                 f"{self.newest + 1} must; {_REMEDY}"
             )
-        entries = {piece_label(piece): piece for piece in epoch.pieces}
-        routings = {operator: routing.to_json() for operator, routing in epoch.routings.items()}
-        writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings})
-        self._epochs[epoch.epoch] = epoch
-        self.newest = epoch.epoch
 
     def adopt(
         self, store: Store, token: int, epoch: int, run: int, routings: Mapping[str, Routing]

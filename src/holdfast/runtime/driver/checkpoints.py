@@ -86,7 +86,7 @@ class Checkpoints:
         def done(_: object) -> None:
             driver.tell(CheckpointDurable(wanted.epoch, size))
             if self._writer.needs_folding:
-                driver.ports.background.submit("tidy", self._writer.fold, self._folded)
+                driver.ports.background.submit("tidy", self._writer.compact, self._folded)
 
         driver.durable.submit("checkpoint", commit, done)
 
@@ -101,8 +101,9 @@ class Checkpoints:
         """What replay does not need any more goes, and what broken runs have staged."""
         busy = self._driver.running.under_way
 
-        def tidy() -> None:
-            self._journal.forget(self._writer.trim(epoch))
+        def tidy() -> list[int]:
+            gone = self._writer.trim(epoch)
             self._driver.publisher.clear(busy)
+            return gone
 
-        self._driver.durable.submit("tidy", tidy, lambda _: None)
+        self._driver.durable.submit("tidy", tidy, lambda gone: self._journal.forget(max(gone, default=-1)))

@@ -127,10 +127,11 @@ class Running:
         entry = JournalEpoch(epoch, pieces, dict(run.shape.routings))
 
         def done(_: object) -> None:
+            self._journal.learn(entry)
             self._driver.tell(EpochJournalled(epoch))
             then()
 
-        self._driver.durable.submit("commit", lambda: self._journal.append(self._writer, entry), done)
+        self._driver.durable.submit("commit", partial(self._journal.commit, self._writer, entry), done)
 
     def _report(self, run: Run, result: RunResult) -> None:
         driver, reports = self._driver, result.reports
@@ -194,14 +195,15 @@ class Running:
             return
         epoch, routings = run.ingest, dict(run.shape.routings)
 
-        def adopt() -> bool:
+        def adopt() -> JournalEpoch | None:
             entry = self._journal.adopt(self._writer.store, self._writer.token, epoch, run.number, routings)
             if entry is not None:
-                self._journal.append(self._writer, entry)
-            return entry is not None
+                self._journal.commit(self._writer, entry)
+            return entry
 
-        def done(adopted: bool) -> None:
-            if adopted:
+        def done(adopted: JournalEpoch | None) -> None:
+            if adopted is not None:
+                self._journal.learn(adopted)
                 driver.note("adopted", {"epoch": epoch, "run": run.number})
                 driver.tell(EpochJournalled(epoch))
             driver.tell(RunBroken(run.number, reason))
