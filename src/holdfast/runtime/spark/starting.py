@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.coordinator.coordinator import Coordinator
-from holdfast.runtime.driver.migration import migrate, shapes
+from holdfast.runtime.driver.migration import resume, shapes
 from holdfast.runtime.driver.publishing import Sink
 from holdfast.runtime.driver.shedding import Shedder
 from holdfast.runtime.faults import Fault, expand_faults
@@ -59,6 +60,7 @@ def start(
     verify: bool = False,
     memory_limit: int | None = None,
     sync: Sync | None = None,
+    allow_changed: Collection[str] = (),
     force: bool = False,
     outputs: bool = True,
     sink: Sink | None = None,
@@ -81,9 +83,10 @@ def start(
     counted, for sources that cannot wait. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as
     possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
-    a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
-    over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
-    output as it is published, in the driver.
+    a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``allow_changed``: operators
+    that may begin anew where their state in the store does not fit what they do now, or whose state may be let go.
+    ``force``: take the store over from a job that still holds it. ``sink``: called with (table, epoch, "final" or
+    "tentative", fidelity) for each output as it is published, in the driver.
     """
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
@@ -117,7 +120,7 @@ def start(
             epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
             listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
             outputs=outputs, bounded=bounded, elastic=elastic, max_nodes=max_nodes or settings.nodes + pool, pool=pool,
-            shedder=shedder,
+            shedder=shedder, allow_changed=allow_changed,
         )  # fmt: skip
     except BaseException:
         writer.close()
@@ -148,9 +151,11 @@ def _started(
     max_nodes: int,
     pool: int,
     shedder: Shedder | None,
+    allow_changed: Collection[str],
 ) -> Job:
-    found = migrate(place, writer, pipeline)
     journal = place.journal_epochs()
+    checkpoint, fitted = resume(place, writer, pipeline, max(journal, default=-1), allow_changed)
+    found = -1 if checkpoint is None else checkpoint.epoch
     head = max([found, *journal])
     if missing := [epoch for epoch in range(found + 1, head + 1) if epoch not in journal]:
         raise Invalid(
@@ -205,6 +210,8 @@ def _started(
     handle = Job(shell, streams, place.url, epochs, trigger, budget, bounded)
     for listener in listeners:
         handle.add_listener(listener)
+    if fitted.migrates or fitted.notes:
+        shell.note("fitted", asdict(fitted))
     handle._begin(settings.nodes)
     demand.provide_nodes()
     return handle
