@@ -45,6 +45,11 @@ class Aggregation:
     output: pa.DataType
     parts: tuple[Part, ...]
 
+    def __str__(self) -> str:
+        """What is computed, such as ``sum(amount)``; types are told by what is stored."""
+        keep = [str(part.keep) for part in self.parts if part.keep]
+        return f"{self.what}({', '.join([*keep, *([self.column] if self.column else [])])})"
+
     def finish(self, parts: Sequence[pa.Array]) -> pa.Array:
         if self.what != "mean":
             return parts[0]
@@ -114,6 +119,10 @@ class Aggregations:
         self.named = dict(named)
         self.who = who
         self.parts = [(name + part.suffix, part) for name, each in named.items() for part in each.parts]
+
+    def describe(self) -> dict[str, str]:
+        """What is computed, by name."""
+        return {name: str(each) for name, each in self.named.items()}
 
     @property
     def stored(self) -> list[pa.Field]:

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.operators.contract import Operator, as_operator
+from holdfast.operators.contract import Operator, as_operator, description_of
+from holdfast.operators.description import as_json
 from holdfast.state import StateSchema, TaskState
 from holdfast.topology import Operator as OperatorModel
 from holdfast.topology import Partitioning, Query, Stream, Topology
@@ -77,7 +78,7 @@ def source(
     priority: float | None = None,
 ) -> Step:
     """Where a streaming DataFrame enters; ``operator`` is applied to its rows (as they are, when None)."""
-    made = as_operator(operator) if operator is not None else as_operator(_same)
+    made = as_operator(operator) if operator is not None else as_operator(as_they_are)
     if made.tables:
         raise Invalid(f"source {name}: a source must be stateless; put the stateful operator behind it")
     if delay_seconds < 0:
@@ -222,7 +223,10 @@ class Pipeline:
 
     @cached_property
     def signature(self) -> dict[str, Any]:
-        """What must stay the same for a store to fit: structure, keys and state schemas, as JSON."""
+        """What a store must fit, as JSON: for each operator its tasks, its inputs, its state tables and what it does.
+
+        ``timed``: it keeps a watermark. ``prepares``: rows are changed by it before they are sent, and so journalled.
+        """
         return {
             each.name: {
                 "parallelism": each.parallelism,
@@ -235,9 +239,19 @@ class Pipeline:
                     for given in each.inputs
                 },
                 "tables": {name: schema.to_json() for name, schema in each.operator.tables.items()},
+                "does": as_json(_does(each), each.name),
+                "timed": each.name in self.timed,
+                "prepares": type(each.operator).prepare is not Operator.prepare,
             }
             for each in self.steps
         }
+
+
+def _does(each: Step) -> dict[str, Any]:
+    does = dict(description_of(each.operator))
+    if each.inputs:
+        return does
+    return {"kind": "source", "operator": does, "event_time": each.event_time, "delay_seconds": each.delay_seconds}
 
 
 def _keyed(given: Input, operator: Operator) -> Input:
@@ -253,5 +267,6 @@ def _partitioning(given: Input, upstream: int, downstream: int) -> Partitioning:
     return "merge" if upstream > downstream else "split"
 
 
-def _same(batch: Any) -> Any:
+def as_they_are(batch: Any) -> Any:
+    """The rows of a source without an operator."""
     return batch

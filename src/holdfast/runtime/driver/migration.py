@@ -1,78 +1,117 @@
-"""A store that another version of the pipeline wrote: what may have changed, and what then has to be done.
+"""A store that another version of the pipeline wrote: the checkpoint that this one can go on from, and the shape.
 
-Grown or shrunk parallelism is migrated: the states of an operator are merged and cut anew. A new nullable column or
-state table needs nothing but an empty start. Anything else is refused, and the message says what it is.
+Whether that may be is decided by ``fitting``. Here it is done: a checkpoint is written again in which operators that
+begin anew or are new have empty states, resized ones are merged and cut, and those that are gone are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.operators.pipeline import WATERMARK
+from holdfast.runtime.driver.fitting import Fit, check_journal, fit
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
 from holdfast.runtime.worker.repartition import cut, united
-from holdfast.state import StateSchema, Store, TaskState, Writer
+from holdfast.state import Store, TaskState, Writer, signature
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task
 
 
-def migrate(store: Store, writer: Writer, pipeline: Pipeline) -> int:
-    """The epoch of the newest whole checkpoint, made to fit this pipeline; -1 where there is none."""
-    found = store.latest()
-    if found is None:
-        return -1
+def resume(
+    store: Store, writer: Writer, pipeline: Pipeline, journal_newest: int, allow_changed: Collection[str] = ()
+) -> tuple[Checkpoint | None, Fit]:
+    """The newest whole checkpoint, made to fit this pipeline, and what that took; then the pipeline is put down.
+
+    ``journal_newest``: the newest epoch in the journal, -1 for none. Invalid names what does not fit.
+    """
+    found, last = store.latest(), signature.read(store.files)
+    # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
+    before = last if found is None else _written_by(store, found)
+    unknown = before is None and journal_newest >= 0
+    if before is None or (found is None and journal_newest < 0):
+        before = pipeline.signature
+    fitted = fit(store.url, before, pipeline, allow_changed)
+    if unknown:
+        said = f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"
+        fitted = replace(fitted, notes=(said, *fitted.notes))
+    if last is not None:
+        check_journal(store.url, last, pipeline, -1 if found is None else found.epoch, journal_newest)
+    if found is not None:
+        found = migrate(store, writer, pipeline, fitted, found, journal_newest)
+    writer.check()
+    signature.write(store.files, pipeline.signature, writer.token, 1, store.sync.checkpoints)
+    writer.check()
+    return found, fitted
+
+
+def migrate(
+    store: Store, writer: Writer, pipeline: Pipeline, fit: Fit, found: Checkpoint, journal_newest: int
+) -> Checkpoint:
+    """The checkpoint as this pipeline can go on from it: ``found`` itself, or a revision of it.
+
+    Invalid if epochs that are still to be replayed were journalled for another pipeline.
+    """
+    before = _written_by(store, found)
+    check_journal(store.url, before, pipeline, found.epoch, journal_newest)
+    if not fit.migrates:
+        return found
+    # The shape first: if we stop in between, the pipelines still differ and all of this is done again.
+    writer.commit_shape(_in_force(store, pipeline).without(fit.resized).to_json())
+    gone = [name for name in before if name not in pipeline.by_name]
+    saved = _shape_of(found).without([*fit.resized, *gone])
+    entries = {}
+    for name in pipeline.by_name:
+        if pipeline.state_schemas(name):
+            routing = saved.routings.get(name)
+            count = pipeline.by_name[name].parallelism if routing is None else len(routing.owners)
+            if name in fit.anew or name in fit.added:
+                states = [pipeline.empty_state(name, found.epoch)] * count
+            else:
+                states = _restored(store, pipeline, found, before, name)
+            if name in fit.resized and name not in fit.anew:
+                states = _cut(pipeline, name, states)
+            for number, state in enumerate(states):
+                task = str(Task(name, number))
+                entries[task] = store.write_task(task, found.epoch, state, token=writer.token)
+    extra = {**found.extra, "signature": pipeline.signature, "shape": saved.to_json()}
+    return writer.commit_checkpoint(found.epoch, entries, saved.routings, extra)
+
+
+def _written_by(store: Store, found: Checkpoint) -> Mapping[str, Any]:
     before = found.extra.get("signature")
     if not isinstance(before, Mapping):
         raise Invalid(f"store {store.url}: its checkpoint does not say which pipeline wrote it")
-    resized = changes(store.url, before, pipeline)
-    if resized:
-        newest = max(store.journal_epochs(), default=found.epoch)
-        if newest > found.epoch:
-            raise Invalid(
-                f"store {store.url}: the parallelism of {', '.join(resized)} changed, but epochs {found.epoch + 1} to "
-                f"{newest} are still to be replayed with the old one; start once with the old one and stop it cleanly"
-            )
-        _resize(store, writer, pipeline, found, before, resized)
-    return found.epoch
+    return before
 
 
-def changes(url: str, before: Mapping[str, Any], pipeline: Pipeline) -> list[str]:
-    """Operators whose parallelism is another one now; Invalid names the first change that cannot be made."""
-    now = pipeline.signature
-    for name in before:
-        if name not in now and before[name]["tables"]:
-            raise Invalid(
-                f"store {url}: operator {name} has state there, but the pipeline has no such operator any more"
-            )
-    resized = []
-    for name, step in now.items():
-        old = before.get(name)
-        if old is None:
-            if step["tables"]:
-                raise Invalid(
-                    f"store {url}: operator {name} has state, but the pipeline that wrote the store had no {name}"
-                )
-            continue
-        for table, schema in old["tables"].items():
-            if table not in step["tables"]:
-                raise Invalid(
-                    f"store {url}: operator {name} has no state table {table!r} any more; only new ones are allowed"
-                )
-            try:
-                StateSchema.from_json(schema).evolve(StateSchema.from_json(step["tables"][table]))
-            except Invalid as error:
-                raise Invalid(f"store {url}: operator {name}, table {table!r}: {error}") from None
-        keys = [{source: given["key"] for source, given in each["inputs"].items()} for each in (old, step)]
-        if keys[0] != keys[1] and step["tables"]:
-            raise Invalid(
-                f"store {url}: operator {name} was keyed by {keys[0]}, now it is {keys[1]}; its state cannot follow"
-            )
-        if old["parallelism"] != step["parallelism"]:
-            resized.append(name)
-    return resized
+def _restored(
+    store: Store, pipeline: Pipeline, found: Checkpoint, before: Mapping[str, Any], name: str
+) -> list[TaskState]:
+    """The states of an operator's tasks as the checkpoint has them."""
+    scaled = found.routing.get(name)
+    count = before[name]["parallelism"] if scaled is None else len(scaled.owners)
+    schemas = pipeline.state_schemas(name)
+    return [store.restore(str(Task(name, number)), found.epoch)[0].evolve(schemas) for number in range(count)]
+
+
+def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskState]:
+    """One operator's state over as many tasks as it has now: each row goes where its key's rows are routed to."""
+    try:
+        whole = united(states)
+    except Invalid as error:
+        raise Invalid(
+            f"operator {name}: its state cannot be put together ({error}); its parallelism must stay"
+        ) from None
+    count = pipeline.by_name[name].parallelism
+    if count == 1:
+        return [whole]
+    routing = declared_routing(pipeline.topology, name)
+    parts = dict(zip(routing.owners, routing.ranges, strict=True))
+    nothing = pipeline.empty_state(name, whole.epoch)
+    return [cut(pipeline, name, whole, parts[number]) if number in parts else nothing for number in range(count)]
 
 
 def shapes(store: Store, writer: Writer, pipeline: Pipeline, checkpoint: int) -> tuple[Shape, Shape]:
@@ -86,56 +125,14 @@ def shapes(store: Store, writer: Writer, pipeline: Pipeline, checkpoint: int) ->
                 f"store {store.url}: {name} was scaled to {len(shape.routings[name].owners)} tasks; {error}"
             ) from None
     writer.commit_shape(shape.to_json())
-    extra = store.checkpoint(checkpoint).extra if checkpoint >= 0 else {}
-    return shape, Shape.from_json(extra["shape"]) if "shape" in extra else Shape()
+    return shape, _shape_of(store.checkpoint(checkpoint)) if checkpoint >= 0 else Shape()
+
+
+def _shape_of(found: Checkpoint) -> Shape:
+    return Shape.from_json(found.extra["shape"]) if "shape" in found.extra else Shape()
 
 
 def _in_force(store: Store, pipeline: Pipeline) -> Shape:
     body = store.shape()
     shape = Shape() if body is None else Shape.from_json(body)
     return shape.without(name for name in shape.routings if name not in pipeline.by_name)
-
-
-def _resize(
-    store: Store,
-    writer: Writer,
-    pipeline: Pipeline,
-    found: Checkpoint,
-    before: Mapping[str, Any],
-    resized: list[str],
-) -> None:
-    # The shape first: if we stop in between, the parallelism still differs and all of this is done again.
-    shape = _in_force(store, pipeline).without(resized)
-    writer.commit_shape(shape.to_json())
-    entries = {}
-    for step in pipeline.steps:
-        schemas = pipeline.state_schemas(step.name)
-        if not schemas:
-            continue
-        scaled = found.routing.get(step.name)
-        count = len(scaled.owners) if scaled is not None else before[step.name]["parallelism"]
-        olds = [str(Task(step.name, number)) for number in range(count)]
-        states = [store.restore(task, found.epoch)[0].evolve(schemas) for task in olds]
-        if step.name in resized:
-            states = _cut(pipeline, step.name, states)
-        for number, state in enumerate(states):
-            task = str(Task(step.name, number))
-            entries[task] = store.write_task(task, found.epoch, state, token=writer.token)
-    routing = {name: each for name, each in found.routing.items() if name not in resized}
-    extra = {**found.extra, "signature": pipeline.signature, "shape": shape.to_json()}
-    writer.commit_checkpoint(found.epoch, entries, routing, extra)
-
-
-def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskState]:
-    """One operator's state over as many tasks as it has now: each row goes where its key's rows are routed to."""
-    if WATERMARK in states[0].tables and any(s.partitioning != "full" for s in pipeline.topology.inputs_of(name)):
-        raise Invalid(f"operator {name}: its tasks have watermarks of their own; its parallelism must stay")
-    step, whole = pipeline.by_name[name], united(states)
-    if step.parallelism == 1:
-        return [whole]
-    routing = declared_routing(pipeline.topology, name)
-    parts = dict(zip(routing.owners, routing.ranges, strict=True))
-    nothing = pipeline.empty_state(name, whole.epoch)
-    return [
-        cut(pipeline, name, whole, parts[number]) if number in parts else nothing for number in range(step.parallelism)
-    ]
