@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from holdfast.runtime.shape import Shape
 from holdfast.state import Routing
+from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
 Lane = Literal["exact", "replica", "tentative", "side"]
@@ -249,7 +250,7 @@ class Report:
     state_bytes: int = 0
     state_rows: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[int, str] = field(default_factory=dict)
+    outputs: Mapping[int, StagedOutput] = field(default_factory=dict)
     message: str = ""
     keys: Sequence[int] = ()
     """Now and then: how many rows came for each of some equal parts of the task's keys."""

@@ -8,8 +8,8 @@ from typing import Literal
 from holdfast.errors import Invalid
 from holdfast.topology import Task
 
-Recovery = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
-RECOVERIES: tuple[Recovery, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
+RecoveryMode = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
+RECOVERIES: tuple[RecoveryMode, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Settings:
     checkpoint_every: int = 10
     replicas: tuple[Task, ...] = ()
     scheduler: str = "incremental"
-    recovery: Recovery = "incremental"
+    recovery: RecoveryMode = "incremental"
     capacity: float | None = None
     replay_chunk: int = 8
     parallel_recovery: int = 1

@@ -86,7 +86,8 @@ class Checkpoints:
         def done(_: object) -> None:
             driver.tell(CheckpointDurable(wanted.epoch, size))
             if self._writer.needs_folding:
-                driver.ports.background.submit("tidy", self._writer.compact, self._folded)
+                fold = partial(self._writer.compact, self._writer.fold_at)
+                driver.ports.background.submit("tidy", fold, self._folded)
 
         driver.durable.submit("checkpoint", commit, done)
 
@@ -99,11 +100,11 @@ class Checkpoints:
 
     def trim(self, epoch: int) -> None:
         """What replay does not need any more goes, and what broken runs have staged."""
-        busy = self._driver.running.under_way
+        oldest = self._driver.publisher.oldest(self._driver.running.oldest)
 
         def tidy() -> list[int]:
             gone = self._writer.trim(epoch)
-            self._driver.publisher.clear(busy)
+            self._driver.publisher.clear(oldest)
             return gone
 
         self._driver.durable.submit("tidy", tidy, lambda gone: self._journal.forget(max(gone, default=-1)))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.driver.autoscaling import Autoscaler
 from holdfast.runtime.driver.checkpoints import Checkpoints
 from holdfast.runtime.driver.config import JobConfig
@@ -91,7 +91,7 @@ class Driver:
         self.snapshot = coordinator.snapshot()
         self.telling = Telling(ports.clock, ports.background, ports.recorder, ports.listeners, self.fail)
         self.note = self.telling.note
-        self.durable = Durable(ports.clock, ports.background, self.note, self.fail)
+        self.durable = Durable(ports.clock, ports.background, self.note, self.fail, self.mind)
         self.publisher = Publisher(
             writer.store.files, writer.token, writer.store.sync.outputs, self.durable, ports.clock, ports.background,
             self.tell, self.note, self.fail, ports.sink, self._delivered,

@@ -24,7 +24,7 @@ class StoreRefused(HoldfastError):
 
 
 class Durable:
-    """``note`` tells the history, ``fail`` ends the job."""
+    """``note`` tells the history, ``fail`` ends the job; ``settled`` is called whenever something was taken."""
 
     def __init__(
         self,
@@ -32,11 +32,13 @@ class Durable:
         background: Background,
         note: Callable[[str, Mapping[str, Any]], None],
         fail: Callable[[BaseException], None],
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._background = background
         self._note = note
         self._fail = fail
+        self._settled = settled
         self._lanes: dict[Queue, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = {}
         self._since: float | None = None
         self._tries = 0
@@ -87,3 +89,4 @@ class Durable:
             return
         self.usable()
         done(result)
+        self._settled()

@@ -1,4 +1,4 @@
-"""Launch: a job begins, or goes on where it stopped. What the store holds is checked, and made to fit, before a row runs.
+"""Launch: a job begins, or goes on where it stopped. What the store holds is checked before a row runs.
 
 The same walk for a first start, a restart after a crash, and a simulated one.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.driver.autoscaling import Autoscaler, elastic_by, standby
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
-from holdfast.runtime.driver.fitting import fit
-from holdfast.runtime.driver.migration import migrate, shapes
+from holdfast.runtime.driver.migration import resume, shapes
 from holdfast.runtime.driver.ports import Ports
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
-from holdfast.state import Checkpoint, Store, Writer, output, signature
+from holdfast.state import Store, Writer, output
 from holdfast.state.journal import Journal
 from holdfast.topology import Task
 
@@ -39,10 +38,10 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> Driver:
     found = store.latest()
     journal = Journal.load(store, -1 if found is None else found.epoch)
-    found, notes = _fitted(config, store, writer, found, journal)
+    found, fitted = resume(store, writer, config.pipeline, journal.newest, config.allow_changed)
+    notes = list(fitted.notes)
     checkpoint = -1 if found is None else found.epoch
     shape, saved = shapes(store, writer, config.pipeline, checkpoint)
-    signature.write(store.files, config.pipeline.signature, writer.token, store.sync.checkpoints)
     if config.outputs:
         damaged = output.verify(store.files, after=checkpoint)
         notes += [f"{name} was damaged; it is made again from the journal" for name in damaged]
@@ -76,19 +75,6 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     driver.telling.hearers.append(driver.autoscaler.heard)
     driver.publisher.resume()
     return driver
-
-
-def _fitted(
-    config: JobConfig, store: Store, writer: Writer, found: Checkpoint | None, journal: Journal
-) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint, made to fit the pipeline, and what is to be said about it."""
-    before = signature.read(store.files)
-    if before is None and found is not None:
-        before = found.extra.get("signature")
-    if before is None:
-        return found, []
-    how = fit(store.url, before, config.pipeline, config.allow_changed)
-    return migrate(store, writer, config.pipeline, how, found, journal.newest), list(how.notes)
 
 
 def _newest_final(store: Store) -> dict[Task, int]:

@@ -107,9 +107,7 @@ class Runner(Protocol):
         """Carry a laid-out run out; one ``done``, also when it is cancelled."""
         ...
 
-    def save(
-        self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]
-    ) -> None:
+    def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
         """Bring states to the store, from each place what is there."""
         ...
 

@@ -58,6 +58,7 @@ class Publisher:
     sink: Sink | None = None
     on_delivered: Callable[[], None] = lambda: None
     _staged: dict[tuple[int, str, int, Task], StagedOutput] = field(default_factory=dict)
+    _placing: list[int] = field(default_factory=list)
     _cursor: Cursor = field(default_factory=Cursor)
     _queued: Cursor = field(default_factory=Cursor)
     _waiting: deque[_Delivery] = field(default_factory=deque)
@@ -81,9 +82,11 @@ class Publisher:
             for each in rest:
                 self.files.delete(each.path)
 
+        self._placing.append(wanted.run)
         self.durable.submit("publish", put, lambda _: self._placed(wanted, chosen))
 
     def _placed(self, wanted: Publish, chosen: Sequence[StagedOutput]) -> None:
+        self._placing.remove(wanted.run)
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
         tasks = sorted({str(task) for _, task in wanted.outputs})
         rows = sum(each.rows for each in chosen)
@@ -96,11 +99,21 @@ class Publisher:
         for key in [key for key in self._staged if key[0] == run]:
             del self._staged[key]
 
-    def clear(self, under_way: Iterable[int]) -> int:
-        """Files that runs staged and nobody will publish, of earlier processes too. Blocks; how many went."""
-        busy = {*under_way, *(key[0] for key in self._staged)}
-        waiting = {f"{self.token}-{run}-" for run in busy}
-        return output.clear_staged(self.files, lambda name: any(name.startswith(each) for each in waiting))
+    def oldest(self, newest: int) -> int:
+        """The oldest run that has staged what may still be published; ``newest``: of runs, for when none has."""
+        return min([*(key[0] for key in self._staged), *self._placing, newest])
+
+    def clear(self, before: int) -> int:
+        """Files that earlier runs than this staged and nobody will publish, of earlier writers too. Blocks; how many.
+
+        Those of a newer writer are none of ours.
+        """
+
+        def keep(path: str) -> bool:
+            token, run = (int(part) for part in path.rpartition("/")[2].split("-", 2)[:2])
+            return token > self.token or (token == self.token and run >= before)
+
+        return output.clear_staged(self.files, keep)
 
     # What the sink is given
 

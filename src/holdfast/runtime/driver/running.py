@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
@@ -15,7 +15,7 @@ from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Run, RunBroken, RunDone
 from holdfast.runtime.shape import reshaped_pipeline
 from holdfast.runtime.worker.plan import epochs_of, lay_out
-from holdfast.state import Writer
+from holdfast.state import Checkpoint, Writer
 from holdfast.state.entries import FileEntry
 from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
 from holdfast.topology import Topology
@@ -43,6 +43,7 @@ class Running:
         self._journal = journal
         self._writer = writer
         self._topologies: dict[int, Topology] = {}
+        self._newest = -1
         self._requested: set[int] = set()
         self._begun: dict[int, tuple[Run, float]] = {}
         self._cancelled: set[int] = set()
@@ -50,8 +51,9 @@ class Running:
         self._strikes = 0
 
     @property
-    def under_way(self) -> tuple[int, ...]:
-        return tuple(self._begun)
+    def oldest(self) -> int:
+        """The oldest run that is under way, or the next one to come."""
+        return min([*self._begun, *self._requested, self._newest + 1])
 
     def topology(self, run: Run) -> Topology:
         """The topology of a run's shape, as workers have it."""
@@ -62,6 +64,7 @@ class Running:
 
     def request(self, run: Run) -> None:
         """Begin a run, after a pause if it was tried before; what else was decided together with it comes first."""
+        self._newest = run.number
         self._requested.add(run.number)
         if (pause := PAUSE.pause(run.attempt)) > 0:
             self._driver.clock.after(pause, partial(self._start, run))
@@ -135,7 +138,10 @@ class Running:
 
     def _report(self, run: Run, result: RunResult) -> None:
         driver, reports = self._driver, result.reports
-        done = lambda: driver.tell(RunDone(run.number, reports))  # noqa: E731
+        
+        def done() -> None:
+            driver.tell(RunDone(run.number, reports))
+
         if any(report.status != "committed" for report in reports):
             driver.publisher.forget(run.number)
         elif run.epoch is not None:
@@ -151,12 +157,16 @@ class Running:
     def _check_checkpoint(self, epoch: int, then: Callable[[], None]) -> None:
         """A checkpoint is said not to be whole: the newest one that is, and that the journal reaches, is next."""
 
-        def found(checkpoint: Any) -> None:
+        def found(checkpoint: Checkpoint | None) -> None:
             self._driver.tell(CheckpointLost(epoch, -1 if checkpoint is None else checkpoint.epoch))
             then()
 
-        latest = partial(self._writer.store.latest, self._journal.reaches)
-        self._driver.durable.submit("checkpoint", latest, found)
+        self._driver.durable.submit("checkpoint", partial(self._writer.store.latest, self._usable), found)
+
+    def _usable(self, epoch: int) -> bool:
+        """Whether the job can go on from a checkpoint: the journal reaches it, and this very pipeline wrote it."""
+        written_by = self._writer.store.checkpoint(epoch).extra.get("signature")
+        return self._journal.reaches(epoch) and written_by == self._driver.config.pipeline.signature
 
     # Runs that did not finish
 

@@ -95,7 +95,7 @@ class Watching:
         gone = self._gone(nodes)
         joined = [name for name in nodes if name not in self.nodes or name in gone]
         self.nodes = nodes
-        if driver.coordinator.believes(nodes):
+        if not gone and not joined and set(driver.snapshot.nodes) <= nodes.keys():
             return
         due = bool(gone) and driver.epoch_due(SOON)
         if gone:

@@ -109,9 +109,7 @@ def event_of(line: str | bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     whole = (
-        isinstance(event, dict)
-        and isinstance(event.get("kind"), str)
-        and isinstance(event.get("time"), (int, float))
+        isinstance(event, dict) and isinstance(event.get("kind"), str) and isinstance(event.get("time"), (int, float))
     )
     return event if whole else None
 

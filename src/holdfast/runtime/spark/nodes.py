@@ -137,8 +137,10 @@ class Executors:
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
         for executor in alive:
-            if executor not in self._known.values() and executor not in self._refused and (
-                nobody or self._is_warm(executor)
+            if (
+                executor not in self._known.values()
+                and executor not in self._refused
+                and (nobody or self._is_warm(executor))
             ):
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor

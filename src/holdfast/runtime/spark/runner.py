@@ -59,9 +59,7 @@ class SparkRunner:
         what = f"holdfast epoch {plan.ingest}" if plan.ingest is not None else f"holdfast run {plan.run}"
         self._submit("epochs" if plan.answers else "replays", group, what, lambda: self._run(plan, batch), done)
 
-    def save(
-        self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]
-    ) -> None:
+    def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
         what = f"holdfast checkpoint {epoch}"
         self._submit("checkpoints", self._saving(epoch), what, lambda: self._save(uploads), done)
 
@@ -103,9 +101,7 @@ class SparkRunner:
     def _saving(self, epoch: int) -> str:
         return f"holdfast-{self._context.job}-checkpoint-{epoch}"
 
-    def _submit(
-        self, thread: str, group: str, what: str, work: Callable[[], Any], done: Callable[[Any], None]
-    ) -> None:
+    def _submit(self, thread: str, group: str, what: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def job() -> None:
             try:
                 self._spark.sparkContext.setJobGroup(group, what, interruptOnCancel=False)
@@ -167,5 +163,3 @@ class SparkRunner:
 def _serve(waiting: queue.SimpleQueue[Job | None]) -> None:
     while (job := waiting.get()) is not None:
         job()
-
-

@@ -76,4 +76,9 @@ def first_cause(error: BaseException) -> str:
     return " ".join(text.split())[:300]
 
 
-_WRAPPERS = ("py4j.", "pyspark.errors.", "org.apache.spark.api.python.PythonException", "An error occurred while calling")
+_WRAPPERS = (
+    "py4j.",
+    "pyspark.errors.",
+    "org.apache.spark.api.python.PythonException",
+    "An error occurred while calling",
+)

@@ -170,8 +170,12 @@ def _begin(
     if faults:
         names = [f"node-{number}" for number in range(config.settings.nodes)]
         script = expand_faults(faults, names, config.epochs if config.epochs is not None else 2**62)
-        player = FaultPlayer(script, nodes, place, lambda kind, fields: handle.driver.clock.post(
-            lambda: handle.driver.note(kind, fields)))
+        player = FaultPlayer(
+            script,
+            nodes,
+            place,
+            lambda kind, fields: handle.driver.clock.post(lambda: handle.driver.note(kind, fields)),
+        )
     source = StreamSource(
         streams, f"{place.url}/spark", trigger, last, lambda error: loop.post(lambda: handle.driver.fail(error))
     )

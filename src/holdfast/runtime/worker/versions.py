@@ -187,7 +187,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The files that a checkpoint got, by task; ``missing``: tasks whose state the node does not have whole, and why."""
+    """The files that a checkpoint got, by task; ``missing``: tasks that the node does not have whole, and why."""
 
     entries: Mapping[str, tuple[FileEntry, ...]]
     missing: Mapping[str, str]

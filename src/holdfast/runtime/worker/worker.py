@@ -20,9 +20,8 @@ from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
 from holdfast.runtime.worker.processing import TaskFailed, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
-from holdfast.runtime.worker.versions import Upload, Saved, Versions, branch_of, main_branch, upload
-from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing
-from holdfast.state import journal, output
+from holdfast.runtime.worker.versions import Saved, Upload, Versions, branch_of, main_branch, upload
+from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing, journal, output
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import Files, open_files
 from holdfast.state.journal import JournalEpoch
@@ -93,9 +92,7 @@ class Worker:
 
     # Sources
 
-    def ingest(
-        self, plan: RunPlan, piece: int, shares: Mapping[str, pa.Table], ends: bool, shed: int = 0
-    ) -> Ingested:
+    def ingest(self, plan: RunPlan, piece: int, shares: Mapping[str, pa.Table], ends: bool, shed: int = 0) -> Ingested:
         """Run the sources over a part of the batch, journal what they send on, and send it.
 
         ``shed``: rows of this part that were left out before.
