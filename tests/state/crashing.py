@@ -180,12 +180,11 @@ class Refusing:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
-            refused = self.calls == self._at
-            if refused and not self._after:
-                raise OSError("503 Slow Down")
-            answer = real(*args, **kwargs)
-            if refused:
-                raise OSError("503 Slow Down")
-            return answer
+            if self.calls != self._at:
+                return real(*args, **kwargs)
+            if self._after:
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
+                    real(*args, **kwargs)
+            raise OSError("503 Slow Down")
 
         return call

@@ -121,6 +121,20 @@ def test_of_several_runs_the_last_counts_as_a_whole(tmp_path: Path) -> None:
     assert len(node.load("O/0", 1)["t"]) == 7
 
 
+def test_of_steps_that_lead_to_one_version_that_of_the_later_run_is_taken(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    older = TaskState.empty({"t": SCHEMA}, 0).apply({"t": change(1, 5)}, 1)
+    node.restore("O/0", older)
+    node.save("O/0", 2, {"t": change(2, 5)}, since=0, run=5)
+    node.save("O/0", 2, {"t": change(3, 40)}, since=1, run=9)
+    node.save("O/0", 4, {"t": change(4, 5)}, since=3, run=5)
+    node.save("O/0", 4, {"t": change(5, 40)}, since=2, run=9)
+    right = older.apply({"t": change(3, 40)}, 2)
+    assert node.load("O/0", 2, older) == node.load("O/0", 2) == right
+    assert node.load("O/0", 4) == right.apply({"t": change(5, 40)}, 4)
+    assert len(node.changes("O/0", 1, 2)["t"].upserts) == len(node.changes("O/0", 2, 4)["t"].upserts) == 40
+
+
 def test_letting_go_takes_what_other_runs_left_too(tmp_path: Path) -> None:
     node = LocalState(tmp_path)
     versions = {0: TaskState.empty({"t": SCHEMA}, 0)}
