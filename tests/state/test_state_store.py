@@ -226,7 +226,7 @@ def test_a_task_without_tables_has_checkpoints_too(url: str) -> None:
 
 
 def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
-    """Data and its folder, then the manifest and its folder; the same for a journal epoch; names of outputs together."""
+    """Data and its folder, then manifest and folder; a journal epoch likewise; names of outputs all at once."""
     story: list[str] = []
     opened: dict[int, str] = {}
     real_open, real_replace = os.open, Path.replace
