@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
 from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import (
     CheckpointDurable,
     CommitShape,
@@ -69,6 +70,20 @@ class Driver:
         self._incarnations = 0
         self.coordinator = Coordinator(topology, Settings(**settings), checkpoint, head)
         self.said: list[Instruction] = []
+
+    @property
+    def parts(self) -> Parts:
+        return self.coordinator.parts
+
+    @property
+    def runs(self) -> dict[int, Run]:
+        return {number: running.run for number, running in self.parts.runs.under_way.items()}
+
+    @property
+    def taking(self) -> int | None:
+        """The epoch of the checkpoint under way."""
+        taking = self.parts.checkpointing.taking
+        return taking.epoch if taking is not None else None
 
     def tell(self, event: Event) -> list[Instruction]:
         self.said, waiting = [], [event]
@@ -134,8 +149,8 @@ class Driver:
 
     def settle(self) -> None:
         """Answer runs and checkpoints until nothing is under way."""
-        while self.coordinator.runs:
-            self.finish(next(iter(self.coordinator.runs.values())))
+        while self.runs:
+            self.finish(next(iter(self.runs.values())))
             for wanted in [each for each in self.said if isinstance(each, TakeCheckpoint)]:
                 self.tell(CheckpointDurable(wanted.epoch))
 
@@ -151,10 +166,10 @@ class Driver:
         return [dict(each.fields) for each in self.said if isinstance(each, Record) and each.kind == kind]
 
     def home(self, written: str) -> str:
-        return self.coordinator.standing.homes[task(written)].node
+        return self.parts.assignment.primaries[task(written)].node
 
     def position(self, written: str) -> int:
-        return self.coordinator.standing.homes[task(written)].position
+        return self.parts.assignment.primaries[task(written)].position
 
 
 def works(run: Run, lane: str = "exact") -> dict[str, tuple[int, int, str]]:

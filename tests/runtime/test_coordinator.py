@@ -46,7 +46,7 @@ def test_a_promoted_replica_needs_no_restore_and_no_replay() -> None:
     driver.arrive(3)
     run = driver.only(Run)
     dying = driver.home("A/0")
-    twin = driver.coordinator.standing.replicas[task("A/0")].node
+    twin = driver.parts.assignment.replicas[task("A/0")].node
     driver.lose(int(dying[-1]))
     assert "A/0" in driver.records("promoted")[0]["tasks"]
     driver.tell(RunBroken(run.number))
@@ -163,8 +163,7 @@ def test_progress_made_before_another_failure_is_kept() -> None:
     spare = next(
         n
         for n in range(4)
-        if f"node-{n}" in driver.coordinator.standing.nodes
-        and f"node-{n}" not in {driver.home("A/0"), driver.home("B/0")}
+        if f"node-{n}" in driver.parts.members.nodes and f"node-{n}" not in {driver.home("A/0"), driver.home("B/0")}
     )
     driver.lose(spare)
     driver.tell(RunBroken(under_way.number))
@@ -266,15 +265,15 @@ def test_state_that_is_missing_is_restored() -> None:
 def test_nobody_else_is_coming_so_those_who_are_there_carry_everything() -> None:
     driver = two_nodes(capacity=2.0)
     driver.lose(1)
-    assert len(driver.coordinator.standing.down) == 2
+    assert len(driver.parts.assignment.down) == 2
     driver.tell(CapacityLifted())
-    assert not driver.coordinator.standing.down
+    assert not driver.parts.assignment.down
     driver.settle()
     driver.join(2)
     driver.lose(2)
     driver.lose(0)
     driver.join(3)
-    assert len(driver.coordinator.standing.down) == 2, "somebody came after all: capacity counts again"
+    assert len(driver.parts.assignment.down) == 2, "somebody came after all: capacity counts again"
 
 
 def test_what_is_healthy_goes_on_even_when_nobody_can_answer() -> None:
@@ -320,7 +319,7 @@ def test_those_who_are_nearly_there_join_although_others_are_still_down() -> Non
         driver.epoch(epoch)
     driver.lose(*(int(driver.home(lost)[-1]) for lost in ("B/0", "B/1")))
     driver.join(4)
-    back = next(name for name in ("B/0", "B/1") if task(name) in driver.coordinator.standing.homes)
+    back = next(name for name in ("B/0", "B/1") if task(name) in driver.parts.assignment.primaries)
     replay = driver.only(Run)
     driver.arrive(3)
     live = driver.only(Run)
@@ -330,7 +329,7 @@ def test_those_who_are_nearly_there_join_although_others_are_still_down() -> Non
     driver.arrive(4)
     assert not driver.of(Run), "it is one epoch behind: the next one waits for it"
     driver.finish(again)
-    assert back in works(driver.only(Run)) and len(driver.coordinator.standing.down) == 1
+    assert back in works(driver.only(Run)) and len(driver.parts.assignment.down) == 1
 
 
 def test_a_source_with_a_backlog_does_not_run_away_from_those_who_catch_up() -> None:
@@ -375,7 +374,7 @@ def test_settings_name_what_they_know() -> None:
 def test_an_answer_that_is_due_comes_before_the_recovery_that_would_keep_its_nodes_busy() -> None:
     driver = two_nodes(capacity=8.0)
     driver.lose(1, answer_due=True)
-    assert driver.coordinator.standing.homes[task("A/1")].node == "node-0" and not driver.of(Run)
+    assert driver.parts.assignment.primaries[task("A/1")].node == "node-0" and not driver.of(Run)
     driver.arrive(5)
     run = driver.only(Run)
     assert run.ingest == 5

@@ -11,6 +11,11 @@ from holdfast.topology import Task
 RecoveryMode = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
 RECOVERIES: tuple[RecoveryMode, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
 
+HANDOVER = 3
+"""Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
+AMPLE = 1e12
+"""A capacity that holds whatever there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -32,6 +37,11 @@ class Settings:
     rebalance: bool = True
     standby: int = 0
     checkpoint_tries: int = 20
+
+    @property
+    def handover(self) -> int:
+        """The epochs that a last replay may take, while the next epoch waits for it."""
+        return max(HANDOVER, self.replay_chunk // 2)
 
     def __post_init__(self) -> None:
         for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.shape import Shape
 from holdfast.topology import Task, Topology
 
@@ -41,3 +42,31 @@ class Snapshot:
     shape: Shape
     topology: Topology
     halted: bool
+
+    @classmethod
+    def of(cls, parts: Parts, halted: bool) -> Snapshot:
+        answering, assignment, shadow = parts.answering, parts.assignment, parts.rescaling.shadow
+        return cls(
+            head=answering.head,
+            journalled=answering.journalled,
+            checkpoint=parts.checkpointing.durable,
+            pending=answering.pending,
+            nodes=tuple(sorted(parts.members.nodes)),
+            leaving=tuple(sorted(parts.members.leaving)),
+            down=assignment.down,
+            behind=sum(copy.lane == "exact" for copy in assignment.behind(answering.head)),
+            caught_up=assignment.caught_up(answering.head),
+            idle=parts.idle,
+            checkpoint_needed=parts.checkpointing.needed(parts),
+            tasks={operator.name: operator.parallelism for operator in assignment.topology.operators},
+            scaling=(shadow.operator, shadow.tries) if shadow is not None else None,
+            queued_scalings=len(parts.rescaling.queue),
+            homes={task: copy.node for task, copy in assignment.primaries.items()},
+            positions={task: copy.position for task, copy in assignment.primaries.items()},
+            replicas={t: (copy.node, answering.head - copy.position) for t, copy in assignment.replicas.items()},
+            retain=parts.retain,
+            forks=parts.forks,
+            shape=parts.rescaling.shape,
+            topology=assignment.topology,
+            halted=halted,
+        )

@@ -77,7 +77,7 @@ class Simulation:
         self._topologies: dict[int, Topology] = {}
         self.elastic: Elastic | None = None
         if scenario.elastic is not None:
-            self.elastic = Elastic(scenario.topology, self.coordinator.scaling.scalable, scenario.elastic)
+            self.elastic = Elastic(scenario.topology, self.coordinator.scalable, scenario.elastic)
         self.machines: dict[str, Machine] = {}
         self.history: list[dict[str, Any]] = []
         self.restarts = 0
@@ -155,12 +155,12 @@ class Simulation:
         return self._topologies[version]
 
     def _missing(self) -> str:
-        standing = self.coordinator.standing
-        down = ", ".join(map(str, standing.down[:5])) or "none"
+        now = self.coordinator.snapshot()
+        down = ", ".join(map(str, now.down[:5])) or "none"
+        behind = [str(task) for task, position in now.positions.items() if position < now.head]
         return (
-            f"epoch {self._committed + 1} of {self.scenario.epochs} is to be answered, head {standing.head}, "
-            f"checkpoint {standing.checkpoint}, {len(standing.nodes)} nodes, down: {down}, "
-            f"behind: {[(str(c.task), c.lane, c.position) for c in standing.behind()][:5]}"
+            f"epoch {self._committed + 1} of {self.scenario.epochs} is to be answered, head {now.head}, "
+            f"checkpoint {now.checkpoint}, {len(now.nodes)} nodes, down: {down}, behind: {behind[:5]}"
         )
 
     def boot(self, names: tuple[str, ...]) -> None:
@@ -376,12 +376,12 @@ class Simulation:
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.history.append({"time": round(self.clock.now, 6), "kind": kind, **fields})
         if self.elastic is not None:
-            self.elastic.hear({"kind": kind, **fields}, self.coordinator.shape, self.clock.now)
+            self.elastic.hear({"kind": kind, **fields}, self.coordinator.parts.rescaling.shape, self.clock.now)
         if self.record is not None:
             self.record.add(self.clock.now, kind, fields)
 
     def _mind_stuck(self) -> None:
-        stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
+        stuck = bool(self.coordinator.parts.assignment.down) and bool(self.coordinator.parts.members.nodes)
         if not stuck and self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
@@ -396,12 +396,12 @@ class Simulation:
     def _mind_end(self) -> None:
         if (
             self._committed + 1 < self.scenario.epochs
-            or not self.coordinator.idle
+            or not self.coordinator.parts.idle
             or self.runs.jobs
             or self._restarting
         ):
             return
-        if self.coordinator.checkpoint_needed():
+        if self.coordinator.snapshot().checkpoint_needed:
             if self._checkpoint is None:
                 self.clock.after(0.0, lambda: self.tell(CheckpointWanted()))
             return
