@@ -79,12 +79,23 @@ def newest_token(files: Files) -> int:
 
 
 def check(files: Files, token: int) -> None:
-    """Fenced if a newer writer has claimed the store."""
+    """Fenced if a newer writer has claimed the store. Asked by name too: a listing may come late."""
     newest = newest_token(files)
+    if newest < token and _claimed(files, token):
+        newest = token
+    if newest == token and _claimed(files, token + 1):
+        newest = token + 1
     if newest < token:
         raise Unusable(f"store {files.url}: vanished while it was in use: the claim of writer {token} is gone")
     if newest > token:
         raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
+
+
+def _claimed(files: Files, token: int) -> bool:
+    try:
+        return files.size(f"{FOLDER}/{token:010d}.json") >= 0
+    except FileNotFoundError:
+        return False
 
 
 def claim(files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity) -> Claim:

@@ -138,7 +138,7 @@ class Running:
 
     def _report(self, run: Run, result: RunResult) -> None:
         driver, reports = self._driver, result.reports
-        
+
         def done() -> None:
             driver.tell(RunDone(run.number, reports))
 

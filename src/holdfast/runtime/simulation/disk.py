@@ -29,14 +29,16 @@ class _Bytes:
 
 
 Folder = dict[str, _Bytes]
+ONLOOKER = "onlooker"
+"""Who sees everything as it is, at once."""
 
 
 @dataclass(slots=True)
 class Disk:
     """``now``: virtual time. ``full_until``: takes nothing until then. ``late``: names are listed so much later.
 
-    ``refusals``: counts of writes to come at which the device says no once. ``crashes``: of those of a process, at which
-    it dies. ``folders``: what is there, by folder and name; ``synced``: what of it is on the platter.
+    ``refusals``: counts of writes to come at which the device says no once. ``crashes``: of those of a process
+    at which it dies. ``folders``: what is there, by folder and name; ``synced``: what of it is on the platter.
     """
 
     now: Callable[[], float] = lambda: 0.0
@@ -153,9 +155,9 @@ class DiskFiles:
     def list(self, folder: str) -> list[str]:
         path = self._path(folder)
         prefix = f"{path}/" if path else ""
-        young = self.disk.now() - self.disk.late
+        late = self.disk.late if self._actor != ONLOOKER else 0.0
         held = self.disk.folders.get(path, {})
-        found = {name for name, each in held.items() if not self.disk.late or each.born <= young}
+        found = {name for name, each in held.items() if not late or each.born <= self.disk.now() - late}
         found |= {other[len(prefix) :].partition("/")[0] for other in self.disk.folders if other.startswith(prefix)}
         return sorted(found - {""})
 

@@ -1,4 +1,4 @@
-"""Scenarios drawn from a seed: topologies, settings, timings and fault scripts, for the fuzzer."""
+"""Fault schedules drawn from a seed: topologies, settings, timings, fault scripts and mishaps, for the fuzzer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from random import Random
 
 from holdfast.runtime.faults import Fault, When
 from holdfast.runtime.settings import RECOVERIES, Settings
-from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap, MishapKind, Timing
 from holdfast.topology import Inputs, Operator, Partitioning, Query, Stream, Task, Topology
 
 SCHEDULERS = ("incremental", "incremental", "best-density", "operator-centric", "topological", "dynamic")
 
 
-def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | None = None) -> Scenario:
-    """The scenario of this seed; always the same one. Given a topology, only the rest is drawn."""
+def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | None = None) -> FaultSchedule:
+    """The schedule of this seed; always the same one. Given a topology, only the rest is drawn."""
     draw = Random(seed)
     topology = topology or drawn_topology(draw)
     nodes = draw.randint(1, 6)
@@ -31,7 +31,7 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
     if back is None and any(fault.when.epoch is not None for fault in faults):
         back = 3.0
     faults.append(Fault("join", When(seconds=round(span + draw.uniform(1, 20), 3)), tuple(names)))
-    return Scenario(
+    return FaultSchedule(
         topology,
         _settings(draw, topology, nodes),
         nodes,
@@ -43,44 +43,46 @@ def drawn_scenario(seed: int, topology: Topology | None = None, epochs: int | No
         replans=_replans(draw, topology, span) if draw.random() < 0.2 else (),
         seed=seed,
         longest=5000.0,
+        mishaps=_mishaps(Random(f"{seed} mishaps"), span),
+        late_listing=draw.choice((0.0, 0.0, 0.0, 0.04)),
     )
 
 
-def with_scalings(scenario: Scenario, able: Sequence[str]) -> Scenario:
-    """The scenario with requests to scale at random moments, nodes that die soon after some of them, and recovery in
+def with_scalings(schedule: FaultSchedule, able: Sequence[str]) -> FaultSchedule:
+    """The schedule with requests to scale at random moments, nodes that die soon after some of them, and recovery in
     parallel in some; ``able``: operators that can be scaled.
     """
-    draw = Random(scenario.seed + 1_000_003)
-    span = max(scenario.epochs * scenario.timing.interval, scenario.epochs * 0.3)
-    scalings, faults = [], list(scenario.faults[:-1])
+    draw = Random(schedule.seed + 1_000_003)
+    span = max(schedule.epochs * schedule.timing.interval, schedule.epochs * 0.3)
+    scalings, faults = [], list(schedule.faults[:-1])
     for _ in range(draw.randint(1, 5)) if able else ():
         moment = round(draw.uniform(0, span), 3)
         scalings.append((moment, draw.choice(list(able)), draw.randint(1, 6)))
         for _ in range(draw.choice((0, 0, 1, 2))):
             when = When(seconds=round(moment + draw.uniform(0, draw.choice((0.2, 1.0, 4.0))), 3))
-            whom = tuple(sorted(draw.sample(scenario.names, draw.randint(1, max(1, scenario.nodes // 2)))))
+            whom = tuple(sorted(draw.sample(schedule.names, draw.randint(1, max(1, schedule.nodes // 2)))))
             what = draw.choice(("kill", "kill", "kill", "restart", "damage", "unreachable"))
             if what in ("restart", "damage"):
                 faults.append(Fault("restart" if what == "restart" else "damage", when))
             else:
                 lasting = round(draw.uniform(0.05, 3), 3) if what == "unreachable" else None
                 faults.append(Fault("kill" if what == "kill" else "unreachable", when, whom, seconds=lasting))
-    back = scenario.replace
+    back = schedule.replace
     if back is None and draw.random() < 0.7:
         back = round(draw.uniform(0.05, 3), 3)
     return replace(
-        scenario,
-        settings=replace(scenario.settings, parallel_recovery=draw.choice((1, 1, 2, 3))),
+        schedule,
+        settings=replace(schedule.settings, parallel_recovery=draw.choice((1, 1, 2, 3))),
         scalings=tuple(sorted(scalings)),
-        faults=(*faults, scenario.faults[-1]),
+        faults=(*faults, schedule.faults[-1]),
         scalable=frozenset(able),
         replace=back,
-        drains=_drains(draw, scenario.names, span),
+        drains=_drains(draw, schedule.names, span),
     )
 
 
 def _drains(draw: Random, names: Sequence[str], span: float) -> tuple[tuple[float, tuple[str, ...]], ...]:
-    """In some scenarios nodes are given back at random moments."""
+    """In some schedules nodes are given back at random moments."""
     count = draw.choice((0, 0, 1, 2, 3)) if len(names) > 1 else 0
     moments = sorted(round(draw.uniform(0, span), 3) for _ in range(count))
     return tuple((at, tuple(sorted(draw.sample(list(names), draw.randint(1, len(names) - 1))))) for at in moments)
@@ -159,6 +161,33 @@ def _settings(draw: Random, topology: Topology, nodes: int) -> Settings:
     )
 
 
+KINDS: tuple[MishapKind, ...] = (
+    "refuse",
+    "refuse",
+    "crash",
+    "crash",
+    "crash",
+    "node crash",
+    "power",
+    "power",
+    "rewind",
+    "flake",
+    "sink",
+    "sink storm",
+    "listener",
+    "local",
+    "local",
+    "output",
+)
+
+
+def _mishaps(draw: Random, span: float) -> tuple[Mishap, ...]:
+    """In every other schedule a few things beside the nodes go wrong."""
+    count = draw.choice((0, 0, 0, 1, 1, 2, 3, 5))
+    moments = sorted(round(draw.uniform(0, span), 3) for _ in range(count))
+    return tuple(Mishap(draw.choice(KINDS), at, draw.choice((1, 2, 3, 5, 8, 13, 30))) for at in moments)
+
+
 def _replans(draw: Random, topology: Topology, span: float) -> tuple[tuple[float, tuple[Task, ...]], ...]:
     tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
     moments = sorted(round(draw.uniform(0, span), 3) for _ in range(draw.randint(1, 2)))
@@ -188,18 +217,18 @@ def _fault(draw: Random, names: list[str], epochs: int, span: float, domains: di
     return Fault("restart", when)
 
 
-def simpler(scenario: Scenario) -> list[Scenario]:
-    """Scenarios that are a little simpler than this one, the greatest steps first; the last fault, a join, stays."""
-    found: list[Scenario] = []
-    count = len(scenario.faults) - 1
+def simpler(schedule: FaultSchedule) -> list[FaultSchedule]:
+    """Schedules that are a little simpler than this one, the greatest steps first; the last fault, a join, stays."""
+    found: list[FaultSchedule] = []
+    count = len(schedule.faults) - 1
     for size in (count // 2, 1):
         for start in range(0, count, size) if size else ():
-            kept = scenario.faults[:start] + scenario.faults[start + size :]
-            found.append(replace(scenario, faults=kept))
-    least = 1 + max((fault.when.epoch or 0 for fault in scenario.faults), default=0)
-    shorter = sorted({max(scenario.epochs // 2, least), scenario.epochs - 1})
-    found += [replace(scenario, epochs=epochs) for epochs in shorter if least <= epochs < scenario.epochs]
-    settings, plain = scenario.settings, Settings(nodes=scenario.settings.nodes)
+            kept = schedule.faults[:start] + schedule.faults[start + size :]
+            found.append(replace(schedule, faults=kept))
+    least = 1 + max((fault.when.epoch or 0 for fault in schedule.faults), default=0)
+    shorter = sorted({max(schedule.epochs // 2, least), schedule.epochs - 1})
+    found += [replace(schedule, epochs=epochs) for epochs in shorter if least <= epochs < schedule.epochs]
+    settings, plain = schedule.settings, Settings(nodes=schedule.settings.nodes)
     for what in (
         "replicas",
         "capacity",
@@ -212,19 +241,23 @@ def simpler(scenario: Scenario) -> list[Scenario]:
         "standby",
     ):
         usual = replace(settings, **{what: getattr(plain, what)})
-        found += [replace(scenario, settings=usual)] if usual != settings else []
-    for number, fault in enumerate(scenario.faults):
+        found += [replace(schedule, settings=usual)] if usual != settings else []
+    for number, fault in enumerate(schedule.faults):
         for node in fault.nodes if len(fault.nodes) > 1 and number < count else ():
             fewer = replace(fault, nodes=tuple(each for each in fault.nodes if each != node))
-            found.append(replace(scenario, faults=(*scenario.faults[:number], fewer, *scenario.faults[number + 1 :])))
-    for number in range(len(scenario.scalings)):
-        found.append(replace(scenario, scalings=scenario.scalings[:number] + scenario.scalings[number + 1 :]))
-    for number in range(len(scenario.drains)):
-        found.append(replace(scenario, drains=scenario.drains[:number] + scenario.drains[number + 1 :]))
-    if scenario.replans:
-        found.append(replace(scenario, replans=scenario.replans[1:]))
-    if scenario.domains:
-        found.append(replace(scenario, domains={}))
-    if scenario.replace is not None and all(fault.when.epoch is None for fault in scenario.faults):
-        found.append(replace(scenario, replace=None))
+            found.append(replace(schedule, faults=(*schedule.faults[:number], fewer, *schedule.faults[number + 1 :])))
+    for number in range(len(schedule.scalings)):
+        found.append(replace(schedule, scalings=schedule.scalings[:number] + schedule.scalings[number + 1 :]))
+    for number in range(len(schedule.drains)):
+        found.append(replace(schedule, drains=schedule.drains[:number] + schedule.drains[number + 1 :]))
+    for number in range(len(schedule.mishaps)):
+        found.append(replace(schedule, mishaps=schedule.mishaps[:number] + schedule.mishaps[number + 1 :]))
+    if schedule.late_listing:
+        found.append(replace(schedule, late_listing=0.0))
+    if schedule.replans:
+        found.append(replace(schedule, replans=schedule.replans[1:]))
+    if schedule.domains:
+        found.append(replace(schedule, domains={}))
+    if schedule.replace is not None and all(fault.when.epoch is None for fault in schedule.faults):
+        found.append(replace(schedule, replace=None))
     return found

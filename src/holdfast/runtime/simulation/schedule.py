@@ -1,9 +1,10 @@
-"""A scenario: everything that decides how a simulation goes. Two runs of one scenario are the same, event for event."""
+"""A fault schedule: everything that decides how a simulation goes. Two runs of one are the same, event for event."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from holdfast.elasticity import Policy
 from holdfast.errors import Invalid
@@ -20,7 +21,8 @@ class Timing:
     a run and of each of its levels. ``unit``: one epoch of a task of cost 1 on a node of speed 1. ``restore``: to bring
     one task's state back. ``checkpoint``: to bring all states to the store. ``detect``: from a node's death until it is
     noticed. ``patience``: how long tasks stay down before the nodes that are there carry everything. ``restart``: until
-    a driver that died is back.
+    a driver that died is back. ``lag``: of background work, such as writing to the store. ``provision``: until a node
+    that was asked for is there.
     """
 
     interval: float = 1.0
@@ -33,6 +35,8 @@ class Timing:
     report: float = 0.005
     patience: float = 10.0
     restart: float = 2.0
+    lag: float = 0.01
+    provision: float = 5.0
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -43,10 +47,36 @@ class Timing:
             raise Invalid("timing: a run must take time, but run and level are both 0")
 
 
+MishapKind = Literal[
+    "refuse", "crash", "node crash", "power", "rewind", "flake", "sink", "sink storm", "listener", "local", "output"
+]
+
+
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Mishap:
+    """What goes wrong beside what fault scripts say, at a second of the world.
+
+    refuse: the store's disk says no, once, ``count`` writes later. crash: the driver's process dies that many writes
+    later; node crash: the first node's, at a write to the store. power: the machine with the store goes down, and what
+    was not synced with it. rewind: the driver dies, and the store is put back to what it was ``count`` tenths of a
+    second before. flake: ``count`` runs fail for no reason. sink: it raises ``count`` times; sink storm: until the job
+    ends. listener: one raises from now on. local: a file of a node is not what was written any more; output: a final
+    output is not, and the driver dies.
+    """
+
+    kind: MishapKind
+    at: float
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.count} at {self.at:g}s"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSchedule:
     """``nodes``: how many there are at the start, in these ``domains``. ``replace``: a new node comes so many seconds
-    after one was lost (None: nobody does). ``seed`` draws what else is left to chance.
+    after one was lost (None: nobody does). ``mishaps``: what goes wrong beside the nodes.
+    ``seed`` draws what else is left to chance.
     """
 
     topology: Topology
@@ -67,6 +97,9 @@ class Scenario:
     """Operators that can be scaled; None: all that their streams allow."""
     elastic: Policy | None = None
     """Scale by load, as this policy says."""
+    mishaps: tuple[Mishap, ...] = ()
+    late_listing: float = 0.0
+    """Names are listed so many seconds after they were written."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""
@@ -81,7 +114,7 @@ class Scenario:
         return tuple(f"node-{number}" for number in range(self.nodes))
 
     def told(self) -> str:
-        """The scenario in a few lines."""
+        """The schedule in a few lines."""
         settings = self.settings
         operators = ", ".join(
             f"{o.name} x{o.parallelism}{'' if o.stateful or not self.topology.inputs_of(o.name) else ' (stateless)'}"
@@ -104,5 +137,6 @@ class Scenario:
             f"drains: {[(at, list(nodes)) for at, nodes in self.drains] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",
+            f"mishaps: {'; '.join(map(str, self.mishaps)) or 'none'}, late listing: {self.late_listing}",
         ]
         return "\n".join(lines)
