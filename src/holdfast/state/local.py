@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -146,12 +146,13 @@ class LocalState:
         Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
         together from files, and the next call finds it.
         """
-        steps = self._steps(task)
+        parts = self._parts(task)
+        steps = _complete(parts)
         whole = [s for s in steps if s.since is None and s.epoch <= before]
         if not whole:
             return
         base = max(whole, key=lambda s: s.epoch)
-        self._remove(task, lambda part: part.epoch <= base.epoch and part not in base.parts)
+        self._remove([part for part in parts if part.epoch <= base.epoch and part not in base.parts])
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
         if len(tail) < FOLD_STEPS:
             return
@@ -221,11 +222,11 @@ class LocalState:
     def _remove_steps(self, task: str, steps: Sequence[_Step]) -> None:
         """These steps, whoever made them."""
         gone = {(step.epoch, step.since) for step in steps}
-        self._remove(task, lambda part: (part.epoch, part.since) in gone)
+        self._remove([part for part in self._parts(task) if (part.epoch, part.since) in gone])
 
-    def _remove(self, task: str, gone: Callable[[_Part], bool]) -> None:
+    def _remove(self, parts: Sequence[_Part]) -> None:
         # What earlier runs made goes first: left alone, it would count.
-        for part in sorted(filter(gone, self._parts(task)), key=lambda part: part.run):
+        for part in sorted(parts, key=lambda part: part.run):
             self.files.delete(part.path)
 
     def _write(
@@ -255,17 +256,7 @@ class LocalState:
         return parts
 
     def _steps(self, task: str) -> list[_Step]:
-        """Of each version and change the complete set of files of the highest run."""
-        sets: dict[tuple[int, int | None], dict[tuple[int, int], dict[int, _Part]]] = {}
-        for part in self._parts(task):
-            made = sets.setdefault((part.epoch, part.since), {})
-            made.setdefault((part.run, part.count), {})[part.number] = part
-        steps = []
-        for (epoch, since), made in sets.items():
-            if whole := [key for key, parts in made.items() if len(parts) == key[1]]:
-                run, count = max(whole)
-                steps.append(_Step(epoch, since, run, tuple(made[run, count][number] for number in range(count))))
-        return steps
+        return _complete(self._parts(task))
 
     def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
         """From one version up to ``epoch`` through changes; a change may begin before the version, never after it."""
@@ -304,6 +295,20 @@ class LocalState:
             except (OSError, Unusable, Unreadable, pa.ArrowException, KeyError):
                 return None
         return runs
+
+
+def _complete(parts: Sequence[_Part]) -> list[_Step]:
+    """Of each version and change the complete set of files of the highest run."""
+    sets: dict[tuple[int, int | None], dict[tuple[int, int], dict[int, _Part]]] = {}
+    for part in parts:
+        made = sets.setdefault((part.epoch, part.since), {})
+        made.setdefault((part.run, part.count), {})[part.number] = part
+    steps = []
+    for (epoch, since), made in sets.items():
+        if whole := [key for key, numbered in made.items() if len(numbered) == key[1]]:
+            run, count = max(whole)
+            steps.append(_Step(epoch, since, run, tuple(made[run, count][number] for number in range(count))))
+    return steps
 
 
 def _run_of(change: Change) -> tuple[StateSchema, SortedRun]:

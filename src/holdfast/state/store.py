@@ -17,7 +17,7 @@ from holdfast.state import checkpoint as checkpoints
 from holdfast.state import fence, journal, shapes
 from holdfast.state.change import Change
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import HEADER, Damaged, FileEntry, read_checked, read_document
+from holdfast.state.entries import HEADER, Damaged, FileEntry, read_document
 from holdfast.state.fence import Identity
 from holdfast.state.files import Files, open_files
 from holdfast.state.ranges import KeyRange
@@ -203,10 +203,6 @@ class Store:
         """Committed epochs, in order."""
         newest, found = fence.inherited(self.files)
         return list(journal.commit_names(self.files, found, newest))
-
-    def check_file(self, entry: FileEntry) -> None:
-        """Damaged if the file is not as ``entry`` says."""
-        read_checked(self.files, entry)
 
     def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         newest, found = fence.inherited(self.files)
