@@ -99,7 +99,9 @@ class Checkpoints:
             self._driver.note("compaction failed", {"error": told(result.error)})
 
     def trim(self, epoch: int) -> None:
-        """What replay does not need any more goes, and what broken runs have staged."""
+        """What replay does not need any more goes, but for what a run under way reads; and what broken runs staged."""
+        reading = self._driver.running.reads_from
+        epoch = epoch if reading is None else min(epoch, reading - 1)
         oldest = self._driver.publisher.oldest(self._driver.running.oldest)
 
         def tidy() -> list[int]:

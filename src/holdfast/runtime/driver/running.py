@@ -55,6 +55,11 @@ class Running:
         """The oldest run that is under way, or the next one to come."""
         return min([*self._begun, *self._requested, self._newest + 1])
 
+    @property
+    def reads_from(self) -> int | None:
+        """The oldest epoch that a run under way may still read from the journal."""
+        return min((epochs.start for run, _ in self._begun.values() if (epochs := epochs_of(run))), default=None)
+
     def topology(self, run: Run) -> Topology:
         """The topology of a run's shape, as workers have it."""
         if run.shape.version not in self._topologies:
@@ -88,7 +93,9 @@ class Running:
             return
         snapshot = driver.snapshot
         allowed = driver.shedder.allowed if driver.shedder is not None and run.ingest is not None else None
-        plan = lay_out(self.topology(run), run, driver.nodes, span, snapshot.retain, snapshot.forks, allowed)
+        leaving = {*snapshot.leaving, *(driver.nodes.keys() - set(snapshot.nodes))}
+        topology, retain, forks = self.topology(run), snapshot.retain, snapshot.forks
+        plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving)
         batch = driver.batch(run.ingest) if run.ingest is not None else None
         self._begun[run.number] = (run, driver.clock.now())
         self._runner.start(plan, batch, lambda result: driver.clock.post(partial(self._ended, run, result)))

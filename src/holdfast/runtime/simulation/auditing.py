@@ -173,7 +173,7 @@ class Auditor:
         """Everything is recovered, durable and delivered; nothing is missing, nothing is left behind."""
         simulation = self.simulation
         seen = self._coordinator.snapshot()
-        if seen.down or not seen.caught_up:
+        if seen.down or seen.behind:
             raise Breach("the job has ended, but something is still down or behind")
         if seen.checkpoint_needed:
             raise Breach(f"the job has ended with checkpoint {seen.checkpoint} at epoch {seen.head}")

@@ -97,6 +97,11 @@ class SimulatedNodes:
         if gone and self.replace is not None:
             self.world.after(self.replace, lambda: self.boot(gone))
 
+    def crash(self, name: str) -> None:
+        """A node's process dies by itself; another takes its place sooner or later."""
+        self.kill([name])
+        self.world.after(self.timing.provision, lambda: self.boot([name]))
+
     def stall(self, names: Iterable[str], seconds: float) -> None:
         """These nodes answer nobody for a while, then are back with all they had; short stalls go unnoticed."""
         for name in names:
@@ -194,7 +199,9 @@ class SimulatedRunner:
 
     def _first(self, run: _Run) -> None:
         """The parts of the batch, or of the journal, dealt over the nodes."""
-        places = sorted(run.nodes)
+        places = [place for place in run.plan.places if place in run.nodes]
+        if not places:
+            return  # everybody is gone; it hangs until somebody notices
         if run.plan.ingest is not None:
             assert isinstance(run.batch, Batch)
             run.plan = run.plan.ingesting(len(run.batch.pieces))
@@ -263,7 +270,7 @@ class SimulatedRunner:
         try:
             work(self._worker(node))
         except Crash:
-            self._nodes.kill([node.name])
+            self._nodes.crash(node.name)
             return
         except Unrecoverable as error:
             self._finish(run, Failed(error))
@@ -337,7 +344,7 @@ class SimulatedRunner:
             try:
                 saved.append(self._worker(node).save(wanted))
             except Crash:
-                self._nodes.kill([node.name])
+                self._nodes.crash(node.name)
                 return
             except HoldfastError as error:
                 self._saves.pop(epoch)[1](Failed(error))

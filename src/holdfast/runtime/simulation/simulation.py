@@ -18,6 +18,7 @@ from holdfast.runtime.driver.driver import Driver, Watcher
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Output, Ports, Recorder, Runner
 from holdfast.runtime.driver.publishing import SinkFailed
+from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.messages import NodesUnneeded, ReplicasPlanned
 from holdfast.runtime.simulation.cluster import Batch, SimulatedNodes, SimulatedRunner
@@ -195,7 +196,7 @@ class Simulation:
             elastic=self.schedule.elastic or False,
             max_nodes=self.schedule.elastic.max_nodes or 0 if self.schedule.elastic else 0,
             patience=self.timing.patience,
-            gather=self.timing.restart,
+            gather=self.schedule.longest,
         )
         ports = Ports(
             loop,
@@ -231,6 +232,8 @@ class Simulation:
     def _ended(self, error: HoldfastError | None) -> None:
         if error is None:
             self.finished = True
+        elif isinstance(error, RunFailed) and "no reason" in str(error):
+            self.restart()  # more flakes in a row than a job puts up with: somebody starts it again
         elif isinstance(error, SinkFailed):
             self._refusing = 0 if self._storm else self._refusing
             self._storm = False

@@ -6,7 +6,7 @@ read, and from which files, comes from one place alone: the ``JournalSpan`` that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.runtime.messages import NodeInfo, Run, Work
@@ -117,8 +117,12 @@ def lay_out(
     retain: int = -1,
     forks: frozenset[int] = frozenset(),
     allowed: int | None = None,
+    leaving: Collection[str] = (),
 ) -> RunPlan:
-    """Put the works and kept outputs of a run into slots, one for each level and place."""
+    """Put the works and kept outputs of a run into slots, one for each level and place.
+
+    ``leaving``: nodes on which nothing is read that need not be.
+    """
     depth = depths(topology)
     filled: dict[int, dict[str, tuple[list[Work], list[KeptOutput]]]] = {}
     for work in run.works:
@@ -145,7 +149,7 @@ def lay_out(
         run.shape,
         run.settled,
         allowed,
-        tuple(sorted({info.place for info in nodes.values()})),
+        tuple(sorted({info.place for name, info in nodes.items() if name not in leaving})),
         run.epoch is not None,
     )
 

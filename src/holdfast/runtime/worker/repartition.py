@@ -30,13 +30,13 @@ def restored(store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: 
     def load(old: Task) -> TaskState:
         return store.restore(str(old), epoch, parts)[0].evolve(schemas)
 
-    if not shape.version:
-        return load(task)
+    then = store.checkpoint(epoch).routing.get(task.operator)
+    if then is None and task.operator not in shape.routings:
+        return load(task)  # never scaled: whose keys a task has may be nobody's business but its streams'
     now = routing_of(declared.topology, shape, task.operator)
     mine = _range(now, task.number)
     # What others have is cut off file by file, before the files are put together.
     parts |= {table: mine for table, schema in schemas.items() if _sorted_by_routing(declared, task.operator, schema)}
-    then = store.checkpoint(epoch).routing.get(task.operator)
     before = then or routing_of(declared.topology, Shape(), task.operator)
     return assembled(declared, before, now, task, load)
 
