@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.driver.fitting import Fit, check_journal, fit
+from holdfast.runtime.driver.fitting import Fit, fit, journalled_otherwise
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
 from holdfast.runtime.worker.repartition import cut, united
 from holdfast.state import Store, TaskState, Writer, signature
@@ -29,7 +29,7 @@ def resume(
     """
     found, last = store.latest(), signature.read(store.files)
     # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
-    before = last if found is None else _written_by(store, found)
+    before = _written_by(store, found) if found is not None else last.signature if last is not None else None
     unknown = before is None and journal_newest >= 0
     if before is None or (found is None and journal_newest < 0):
         before = pipeline.signature
@@ -37,12 +37,14 @@ def resume(
     if unknown:
         said = f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"
         fitted = replace(fitted, notes=(said, *fitted.notes))
-    if last is not None:
-        check_journal(store.url, last, pipeline, -1 if found is None else found.epoch, journal_newest)
+    _check_journal(store, pipeline, before, -1 if found is None else found.epoch, journal_newest)
     if found is not None:
         found = migrate(store, writer, pipeline, fitted, found, journal_newest)
+    written = last or signature.Started(before)
+    since = journal_newest + 1 if journalled_otherwise(written.signature, pipeline) else written.since
     writer.check()
-    signature.write(store.files, pipeline.signature, writer.token, 1, store.sync.checkpoints)
+    started = signature.Started(pipeline.signature, since)
+    signature.write(store.files, started, writer.token, 1, store.sync.checkpoints)
     writer.check()
     return found, fitted
 
@@ -55,7 +57,7 @@ def migrate(
     Invalid if epochs that are still to be replayed were journalled for another pipeline.
     """
     before = _written_by(store, found)
-    check_journal(store.url, before, pipeline, found.epoch, journal_newest)
+    _check_journal(store, pipeline, before, found.epoch, journal_newest)
     if not fit.migrates:
         return found
     # The shape first: if we stop in between, the pipelines still differ and all of this is done again.
@@ -78,6 +80,24 @@ def migrate(
                 entries[task] = store.write_task(task, found.epoch, state, token=writer.token)
     extra = {**found.extra, "signature": pipeline.signature, "shape": saved.to_json()}
     return writer.commit_checkpoint(found.epoch, entries, saved.routings, extra)
+
+
+def _check_journal(store: Store, pipeline: Pipeline, before: Mapping[str, Any], checkpoint: int, newest: int) -> None:
+    """Invalid if epochs after the checkpoint were journalled for another pipeline, in what their blocks depend on."""
+    if newest <= checkpoint:
+        return
+    written = signature.read(store.files) or signature.Started(before)
+    last = newest
+    what = journalled_otherwise(written.signature, pipeline)
+    if what is None and checkpoint + 1 < written.since:
+        # The checkpoint that was begun from after the change is not whole any more, and this one is from before.
+        what, last = "the pipeline", written.since - 1
+    if what is not None:
+        epochs = f"epoch {last} is" if last == checkpoint + 1 else f"epochs {checkpoint + 1} to {last} are"
+        raise Invalid(
+            f"store {store.url}: {what} changed, but {epochs} still to be replayed with the old one; start once with "
+            f"the old one and stop it cleanly"
+        )
 
 
 def _written_by(store: Store, found: Checkpoint) -> Mapping[str, Any]:
