@@ -317,6 +317,8 @@ def test_a_new_operator_begins_empty_and_one_that_is_gone_is_named() -> None:
     with pytest.raises(Invalid, match="operator totals has state there"):
         fitted(one, renamed)
     assert fitted(one, renamed, "totals") == Fit(added=("sums",), removed=("totals",))
+    stateless = fitted(one, clicks(op.map("page")), "totals")
+    assert stateless.notes == ('operator totals was sum(amount) by page, is map col("page") now',)
 
 
 def test_all_that_do_not_fit_are_told_at_once() -> None:
@@ -337,12 +339,13 @@ def test_all_that_do_not_fit_are_told_at_once() -> None:
 
 
 def test_who_reads_an_operator_that_begins_anew_keeps_its_state_and_is_told() -> None:
-    def pipeline(totals: op.Operator) -> op.Pipeline:
-        ranks = op.top_k(3, "total", "page")
+    def pipeline(totals: op.Operator, keep: int) -> op.Pipeline:
+        ranks = op.top_k(keep, "total", "page", rising=True)
         return op.Pipeline(*clicks(totals).steps, op.step("ranks", ranks, "totals"))
 
-    found = fitted(pipeline(TOTALS), pipeline(MAXIMA), "totals")
+    found = fitted(pipeline(TOTALS, 3), pipeline(MAXIMA, 3), "totals")
     assert found.notes == ("operator totals begins anew; what ranks made of it before stays",)
+    assert fitted(pipeline(TOTALS, 3), pipeline(MAXIMA, 4), "totals", "ranks").notes == ()
 
 
 def test_a_name_that_nobody_has_is_refused() -> None:
@@ -350,9 +353,9 @@ def test_a_name_that_nobody_has_is_refused() -> None:
         fitted(clicks(), clicks(), "totlas")
 
 
-def both(*names: str, operator: op.Operator) -> op.Pipeline:
+def both(*names: str, operator: op.Operator, event_time: str | None = "time") -> op.Pipeline:
     return op.Pipeline(
-        *(op.source(name, event_time="time") for name in names),
+        *(op.source(name, event_time=event_time) for name in names),
         op.step("both", operator, [op.stream(name, key="page") for name in names], parallelism=2),
     )
 
@@ -375,6 +378,26 @@ def test_a_watermark_that_knows_nothing_of_a_new_input_would_open_closed_windows
     assert fitted(three, two).notes == ("operator both read a, b and c, reads a and b now",)
 
 
+def test_whoever_keeps_a_watermark_no_more_is_named() -> None:
+    before, now = (both("a", "b", operator=Own(), event_time=time) for time in ("time", None))
+    with pytest.raises(Invalid, match="operator both kept a watermark, and nothing that it reads has event time now"):
+        fitted(before, now)
+    assert not fitted(now, before).migrates, "a watermark that begins is an empty table more"
+
+
+def test_only_sources_have_the_event_time() -> None:
+    class Shift(op.Operator):
+        def __init__(self, event_time: str) -> None:
+            self.event = event_time
+
+        def describe(self) -> dict[str, Any]:
+            return {**super().describe(), "event_time": self.event}
+
+    before, now = (clicks(VISITS, Shift(to), event_time="time") for to in ("a", "b"))
+    (note,) = fitted(before, now).notes
+    assert note == "operator good had event_time a, has b now; the state of totals stays"
+
+
 def test_a_store_without_descriptions_is_taken_with_one_line() -> None:
     def earlier(pipeline: op.Pipeline) -> dict[str, Any]:
         kept = ("parallelism", "inputs", "tables")
@@ -386,6 +409,8 @@ def test_a_store_without_descriptions_is_taken_with_one_line() -> None:
     )
     assert fit("X", earlier(clicks()), clicks(MAXIMA)) == Fit(notes=(note,))
     assert fit("X", earlier(timed()), timed()) == Fit(notes=(note,))
+    union = both("a", "b", operator=op.map(lambda table: table))
+    assert fit("X", earlier(union), union) == Fit(notes=(note,))
     assert fit("X", earlier(clicks()), clicks(tasks=3)) == Fit(resized=("totals",), notes=(note,))
     with pytest.raises(Invalid, match="operator totals: stream good -> totals had weights 1, 1, has 1, 2 now"):
         fit("X", earlier(clicks()), clicks(weights=(1, 2)))

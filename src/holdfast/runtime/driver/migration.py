@@ -49,6 +49,17 @@ def resume(
     return found, fitted
 
 
+def serves(store: Store, pipeline: Pipeline, found: Checkpoint) -> bool:
+    """Whether a job of this pipeline, once resumed, can go on from an older checkpoint, should newer ones be lost."""
+    started = signature.read(store.files)
+    if started is not None and found.epoch + 1 < started.since:
+        return False
+    try:
+        return not fit(store.url, _written_by(store, found), pipeline).migrates
+    except Invalid:
+        return False
+
+
 def migrate(
     store: Store, writer: Writer, pipeline: Pipeline, fit: Fit, found: Checkpoint, journal_newest: int
 ) -> Checkpoint:
