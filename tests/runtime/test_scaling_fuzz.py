@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from holdfast.runtime.coordinator import scaling
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.moving import Moving
-from holdfast.runtime.coordinator.scaling import Scaling, Shadow
-from holdfast.runtime.messages import Checkpoint, Release
+from holdfast.runtime.coordinator.scaling import Shadow
+from holdfast.runtime.messages import ReleaseNodes, TakeCheckpoint
 from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
 from holdfast.runtime.simulation.keyed import KeyedDigests
@@ -85,8 +86,8 @@ def takes_the_state_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = Scaling.finish
-    monkeypatch.setattr(Scaling, "finish", lambda self, head: finish(self, -1))
+    commit = Coordinator._commit
+    monkeypatch.setattr(Coordinator, "_commit", lambda self, shape: commit(self, replace(shape, done={})))
 
 
 def switches_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +105,7 @@ def releases_what_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checkpoint, "since_of", lambda self, task: self.since)
+    monkeypatch.setattr(TakeCheckpoint, "since_of", lambda self, task: self.since)
 
 
 def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +113,6 @@ def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scaling.grown
 
     def unborn(*given: Any, **named: Any) -> Any:
-        from dataclasses import replace
-
         return replace(made(*given, **named), born={})
 
     monkeypatch.setattr(scaling, "grown", unborn)
@@ -123,7 +122,7 @@ def gives_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def let_go(self: Coordinator) -> None:
         if (gone := set(self.standing.leaving)) and not self.runs:
             self.standing.lose(gone)
-            self._out.append(Release(tuple(sorted(gone))))
+            self._out.append(ReleaseNodes(tuple(sorted(gone))))
 
     monkeypatch.setattr(Moving, "_let_go", let_go)
 

@@ -13,7 +13,7 @@ from driving import chain, task
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import History, read_history
-from holdfast.runtime.settings import RECOVERIES, Recovery, Settings
+from holdfast.runtime.settings import RECOVERIES, Settings
 from holdfast.runtime.simulation.audit import Breach, audited
 from holdfast.runtime.simulation.clock import Environment
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished

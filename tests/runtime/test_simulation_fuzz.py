@@ -173,4 +173,4 @@ def test_a_failure_is_shrunk_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small.case.scenario.faults) <= len(failure.case.scenario.faults)
     assert small.case.scenario.epochs <= failure.case.scenario.epochs
     told = small.told()
-    assert "NodesLost" in told and "BROKEN: " in told and f"seed: {small.case.scenario.seed}" in told
+    assert "NodesSeen" in told and "BROKEN: " in told and f"seed: {small.case.scenario.seed}" in told

@@ -121,9 +121,7 @@ def _wait_for_executors(session: SparkSession, deadline: float = 90.0) -> None:
 
     executors = Executors(session.sparkContext, Path(tempfile.gettempdir()) / "holdfast-none")
     until = time.monotonic() + deadline
-    names: list[str] = []
-    while len(names) < NODES:
-        names += executors.look()[1]
+    while len(names := list(executors.look())) < NODES:
         interrupts.check()
         if time.monotonic() > until:
             raise NoExecutors(f"{len(names)} of {NODES} came within {deadline:.0f} s")

@@ -217,9 +217,8 @@ class Display:
     def _behind(self, lost: set[str]) -> int:
         if self._job is None:
             return 0
-        standing = self._job.shell.coordinator.standing
-        homes = dict(standing.homes)  # another thread may be changing it
-        return max((standing.head - home.position for task, home in homes.items() if str(task) in lost), default=0)
+        seen = self._job.driver.snapshot
+        return max((seen.head - reached for task, reached in seen.positions.items() if str(task) in lost), default=0)
 
     def _picture(self, room: int) -> list[Text]:
         """One line an operator, every task a mark with its node; a task with a replica is underlined."""

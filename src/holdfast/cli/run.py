@@ -32,7 +32,7 @@ from holdfast.workloads import WORKLOADS, Options, Workload, workload
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.runtime.spark.job import Listener
+    from holdfast.runtime.driver.ports import Listener
 
 SETUP = "run.json"
 SUMMARY = "summary.json"

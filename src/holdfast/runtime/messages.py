@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from holdfast.runtime.shape import Shape
 from holdfast.state import Routing
+from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
 Lane = Literal["exact", "replica", "tentative", "side"]
@@ -50,32 +51,45 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Process epochs, level by level. ``live``: the epoch whose rows come from the source; others are journalled.
+    """Process epochs, level by level. ``ingest``: the epoch to be read from the source; all others are journalled.
 
-    ``buffers``: senders whose kept outputs (node, first, last) are to be read instead of being computed. ``shape``: the
-    one that its tasks are of; ``settled``: it is in force, and not one that is being prepared.
+    ``epoch``: the one that this run answers, if it answers one. ``buffers``: senders whose kept outputs (node, first,
+    last) are to be read instead of being computed. ``shape``: the one that its tasks are of; ``settled``: it is in
+    force, and not one that is being prepared. ``attempt``: how often the like was tried before in vain.
     """
 
     number: int
     kind: Literal["epoch", "replay"]
     works: tuple[Work, ...]
-    live: int | None = None
+    ingest: int | None = None
     buffers: Mapping[Task, tuple[str, int, int]] = field(default_factory=dict)
     shape: Shape = field(default_factory=Shape)
     settled: bool = True
+    attempt: int = 0
+    epoch: int | None = None
 
     @property
     def first(self) -> int:
-        return min((work.first for work in self.works), default=self.live or 0)
+        return min((work.first for work in self.works), default=self.epoch or 0)
 
     @property
     def last(self) -> int:
-        return max((work.last for work in self.works), default=self.live or 0)
+        return max((work.last for work in self.works), default=self.epoch or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """Nodes were lost: end this run soon. It is answered all the same, by ``RunDone`` or ``RunBroken``."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs."""
+    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs.
+
+    Answered by ``Published`` once all of it is durable in its place.
+    """
 
     run: int
     outputs: tuple[tuple[int, Task], ...]
@@ -84,10 +98,11 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TakeCheckpoint:
     """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place.
 
     ``whole``: tasks that the last checkpoint did not have as they are now, so all of their state goes there.
+    ``attempt``: how many failed in a row before this one.
     """
 
     epoch: int
@@ -95,20 +110,28 @@ class Checkpoint:
     homes: Mapping[Task, str]
     shape: Shape = field(default_factory=Shape)
     whole: frozenset[Task] = frozenset()
+    attempt: int = 0
 
     def since_of(self, task: Task) -> int:
         return -1 if task in self.whole else self.since
 
 
 @dataclass(frozen=True, slots=True)
-class Reshape:
-    """Put this shape down durably, before anything that follows: from now on it is in force, whatever happens."""
+class CancelCheckpoint:
+    """Nodes were lost: end this checkpoint soon. It is answered all the same."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitShape:
+    """Put this shape down durably and answer ``ShapeCommitted``: only then it is in force, and anything runs again."""
 
     shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class TrimJournal:
     """Nothing up to this epoch is needed for replay any more: journal, kept outputs and old local versions may go."""
 
     epoch: int
@@ -130,7 +153,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseNodes:
     """Nothing lives on these nodes any more: they can be given back."""
 
     nodes: tuple[str, ...]
@@ -138,30 +161,54 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The job cannot go on: a user's function failed. ``message`` tells the whole story in one line."""
+    """The job cannot go on. ``message`` tells the whole story in one line."""
 
     message: str
 
 
-Instruction = Run | Publish | Checkpoint | Reshape | Trim | EpochDone | Release | Record | Halt
+Instruction = (
+    Run
+    | CancelRun
+    | Publish
+    | TakeCheckpoint
+    | CancelCheckpoint
+    | CommitShape
+    | TrimJournal
+    | EpochDone
+    | ReleaseNodes
+    | Record
+    | Halt
+)
 
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
-class NodesJoined:
-    nodes: tuple[str, ...]
-    capacity: float | None = None
-    domains: Mapping[str, str] = field(default_factory=dict)
+class NodeInfo:
+    """A node that is there. ``incarnation``: another one under the same name has nothing of what was there before.
+
+    ``domain``: what fails together with it; itself when empty. The coordinator reads these two; ``host``, ``folder``
+    and ``place`` are for those who carry its word out.
+    """
+
+    incarnation: str
+    domain: str = ""
+    host: str = ""
+    folder: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class NodesLost:
-    """``answer_due``: an epoch will come any moment, so an answer first, recovery after it; see ``AnswerOverdue``."""
+class NodesSeen:
+    """Everybody who is there, never a difference: who is missing, or has another incarnation, was lost.
 
-    nodes: tuple[str, ...]
-    cause: str = "lost"
+    ``cause``: why, if somebody was. ``answer_due``: an epoch will come any moment, so after a loss an answer first,
+    recovery after it; see ``AnswerOverdue``.
+    """
+
+    nodes: Mapping[str, NodeInfo]
+    cause: str = "executor lost"
     answer_due: bool = False
 
 
@@ -172,7 +219,14 @@ class AnswerOverdue:
 
 @dataclass(frozen=True, slots=True)
 class EpochArrived:
-    """The source has an epoch; after a restart perhaps one whose rows are in the journal already."""
+    """The source has an epoch: the one after the head, or after a restart the head again. Anything else is refused."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochJournalled:
+    """The journal holds all of this epoch. To be told before the run that ingested it is, whatever became of it."""
 
     epoch: int
 
@@ -196,7 +250,7 @@ class Report:
     state_bytes: int = 0
     state_rows: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[int, str] = field(default_factory=dict)
+    outputs: Mapping[int, StagedOutput] = field(default_factory=dict)
     message: str = ""
     keys: Sequence[int] = ()
     """Now and then: how many rows came for each of some equal parts of the task's keys."""
@@ -210,10 +264,25 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True)
 class RunBroken:
-    """A run did not finish: nodes went, or its shell gave up on it. Nothing of it counts."""
+    """A run did not finish: nodes went, or its shell gave up on it. Nothing of it counts but a journalled epoch."""
 
     run: int
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The outputs of that ``Publish`` are durable in their place."""
+
+    run: int
+    kind: Literal["final", "tentative"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCommitted:
+    """The shape of that ``CommitShape`` is in the store."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +293,19 @@ class CheckpointDurable:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBroken:
+    """``missing``: tasks whose state on their node is not whole; those copies are given up and recovered."""
+
     epoch: int
     reason: str = ""
+    missing: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLost:
     """The durable checkpoint of this epoch turned out damaged; ``fallback`` is the newest whole one, -1 for none.
 
-    The journal must reach back to the fallback. To be told before the run that found it out is reported.
+    The same epoch again: it was found whole after all. The journal must reach back to the fallback. To be told before
+    the run that found it out is reported.
     """
 
     epoch: int
@@ -278,12 +351,14 @@ class CapacityLifted:
 
 
 Event = (
-    NodesJoined
-    | NodesLost
+    NodesSeen
     | AnswerOverdue
     | EpochArrived
+    | EpochJournalled
     | RunDone
     | RunBroken
+    | Published
+    | ShapeCommitted
     | CheckpointDurable
     | CheckpointBroken
     | CheckpointLost

@@ -1,282 +1,282 @@
-"""Where things stand: which copy of which task lives where, how far each has come, what is kept for replay.
-
-The coordinator's memory, with the questions it asks of it; no decisions here.
-"""
+"""Which copy of which task lives where, and how far each has come. No decisions: other parts call its verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.recovery import Node
-from holdfast.runtime.coordinator.replay import Copy, downward
+from holdfast.runtime.coordinator.facts import (
+    Committed,
+    CopiesLost,
+    Copy,
+    FellBack,
+    Lost,
+    Refused,
+    Released,
+    Reshaped,
+    Said,
+    Saved,
+    Told,
+    Unsound,
+    record,
+)
+from holdfast.runtime.coordinator.replay import CatchUp, downward
+from holdfast.runtime.messages import Work
 from holdfast.topology import Task, Topology
 
-Held = TypeVar("Held")
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.parts import Parts
 
 
-@dataclass(slots=True)
-class Home:
-    """Where a copy of a task lives and which epoch it has committed. ``fresh``: its state is still in the store."""
+class Assignment:
+    """``primaries`` and ``replicas`` of the tasks of ``topology``, the one in force.
 
-    node: str
-    position: int
-    fresh: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A tentative branch of a task's state: the run that began it, the exact epoch it began from, how far it has come.
-
-    ``given``: the fidelity of its input, summed over the epochs since; one that it missed counts nothing.
+    ``lost_at``: the position at which a task was last lost. ``cold``: tasks placed anew whose replay has not come to
+    the failure yet: they know too little to answer tentatively.
     """
 
-    number: int
-    base: int
-    reached: int
-    given: float
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.primaries: dict[Task, Copy] = {}
+        self.replicas: dict[Task, Copy] = {}
+        self.lost_at: dict[Task, int] = {}
+        self.cold: set[Task] = set()
+        self.tasks = placed_tasks(topology)
 
+    def hear(self, told: Told, parts: Parts) -> Said:
+        match told:
+            case Lost(nodes):
+                yield self.lose(told)
+            case Released(nodes):
+                self.drop_replicas(task for task, copy in self.replicas.items() if copy.node in nodes)
+            case Committed(run, _, counted) if run.settled:
+                for work, _ in counted:
+                    self.advance(work, parts.recovering.failed_at)
+            case Refused(run) if run.settled:
+                yield from self._refused(told)
+            case Unsound(copies, why):
+                hit = [task for task, node in copies.items() if self._at(task, node) and not self.primaries[task].fresh]
+                for task in hit:
+                    yield record("missing", task=str(task), lane="exact", node=copies[task], message=why)
+                if hit:
+                    yield self.drop(hit)
+            case Saved(epoch):
+                self.raise_to(epoch, parts.answering.head, parts.runs.replaying)
+            case FellBack(lost, to):
+                self.fall_back(lost, to, parts.answering.head)
+            case Reshaped():
+                self.reshape(told)
 
-@dataclass(slots=True)
-class Standing:
-    """``checkpoint`` and ``head``: the newest durable checkpoint and the newest journalled epoch; -1 when none is."""
+    # Verbs
 
-    topology: Topology
-    checkpoint: int = -1
-    head: int = -1
-    nodes: dict[str, str] = field(default_factory=dict)
-    """Live nodes and their failure domains."""
-    homes: dict[Task, Home] = field(default_factory=dict)
-    replicas: dict[Task, Home] = field(default_factory=dict)
-    left_at: dict[Task, int] = field(default_factory=dict)
-    """The position at which a task that is down was lost."""
-    cold: set[Task] = field(default_factory=set)
-    """Tasks placed anew whose replay has not come to the failure yet: they know too little to answer tentatively."""
-    forks: dict[Task, Fork] = field(default_factory=dict)
-    side: dict[Task, tuple[str, int]] = field(default_factory=dict)
-    buffers: dict[Task, tuple[str, int, int]] = field(default_factory=dict)
-    moving: set[Task] = field(default_factory=set)
-    """Tasks with a replica that is to take over as soon as it has come to the head; the primary goes then."""
-    leaving: set[str] = field(default_factory=set)
-    """Nodes that are to be given back: nothing new is placed there."""
-    tasks: tuple[Task, ...] = ()
-    """Every task but the sources': those run wherever Spark reads them, so they cannot be lost."""
+    def place(self, task: Task, node: str, checkpoint: int, head: int) -> None:
+        """A task that is down comes up on this node, from the checkpoint; one without state from where it was."""
+        position = checkpoint if self.stateful(task) else self.lost_at.get(task, checkpoint)
+        self.primaries[task] = Copy(node, position, fresh=True)
+        if position < head:
+            self.cold.add(task)
 
-    def __post_init__(self) -> None:
-        self.tasks = tuple(task for task in self.topology.tasks if self.topology.inputs_of(task.operator))
+    def advance(self, work: Work, failed_at: int) -> None:
+        """This work is committed on its node. ``failed_at``: an epoch before the last failure is still too little."""
+        if work.lane not in ("exact", "replica"):
+            return
+        # A replica's work counts for the primary too: it may have been promoted while it ran.
+        for copies in (self.replicas, self.primaries):
+            copy = copies.get(work.task)
+            if copy is not None and (copy.node, copy.position) == (work.node, work.start):
+                copies[work.task] = Copy(work.node, work.last, fresh=False)
+                if copies is self.primaries and work.last >= failed_at - 1:
+                    self.cold.discard(work.task)
 
-    @property
-    def down(self) -> tuple[Task, ...]:
-        if self.all_up:
-            return ()
-        return tuple(task for task in self.tasks if task not in self.homes)
+    def holds(self, work: Work) -> bool:
+        """Whether the primary stands where this work has brought it."""
+        return self.primaries.get(work.task) == Copy(work.node, work.last, fresh=False)
+
+    def lose(self, lost: Lost) -> CopiesLost:
+        """These nodes are no more."""
+        self.drop_replicas(task for task, copy in self.replicas.items() if copy.node in lost.nodes)
+        return self.drop([task for task, copy in self.primaries.items() if copy.node in lost.nodes], lost)
+
+    def drop(self, tasks: Sequence[Task], lost: Lost | None = None) -> CopiesLost:
+        """The primaries of these tasks are gone; their replicas are promoted where there are any."""
+        for task in tasks:
+            gone = self.primaries.pop(task)
+            self.lost_at[task] = gone.position
+            self.cold.discard(task)
+            if task in self.replicas:
+                self.primaries[task] = self.replicas.pop(task)
+                if self.primaries[task].position < gone.position:
+                    self.cold.add(task)
+        down = tuple(task for task in tasks if task not in self.primaries)
+        return CopiesLost(tuple(tasks), down, tuple(task for task in tasks if task in self.primaries), lost)
+
+    def _refused(self, refused: Refused) -> Said:
+        """State that is not where it should be is lost."""
+        dropped: list[Task] = []
+        for report in refused.missing:
+            task = report.task
+            yield record("missing", task=str(task), lane=report.lane, node=report.node, message=report.message)
+            twin = self.replicas.get(task)
+            if report.lane == "replica" and twin is not None and twin.node == report.node:
+                del self.replicas[task]
+            elif report.lane != "side" and not refused.of_fork(report) and self._at(task, report.node):
+                dropped.append(task)
+        if dropped:
+            yield self.drop(list(dict.fromkeys(dropped)))
+
+    def add_replica(self, task: Task, node: str, checkpoint: int) -> None:
+        """A second copy on this node, from the checkpoint; one without state, as the primary is."""
+        position = checkpoint if self.stateful(task) else self.primaries[task].position
+        self.replicas[task] = Copy(node, position, fresh=True)
+
+    def drop_replicas(self, tasks: Iterable[Task]) -> None:
+        for task in list(tasks):
+            self.replicas.pop(task, None)
+
+    def hand_over(self, task: Task) -> None:
+        """The replica is the primary now, and there is no other copy."""
+        self.primaries[task] = self.replicas.pop(task)
+
+    def raise_to(self, checkpoint: int, head: int, busy: Collection[tuple[Task, str]]) -> None:
+        """Copies that have not come to the checkpoint begin from it; those that a run is busy with, when it ends."""
+        for lane, copies in (("exact", self.primaries), ("replica", self.replicas)):
+            for task, copy in copies.items():
+                if copy.position < checkpoint and (task, lane) not in busy:
+                    copies[task] = Copy(copy.node, checkpoint, fresh=True)
+                    if lane == "exact" and checkpoint >= head:
+                        self.cold.discard(task)
+
+    def fall_back(self, lost: int, to: int, head: int) -> None:
+        """A checkpoint is lost: copies whose state was still in it begin from an older one, and are cold again."""
+        for copies in (self.primaries, self.replicas):
+            for task, copy in copies.items():
+                if copy.fresh and copy.position <= lost and self.stateful(task):
+                    copies[task] = Copy(copy.node, to, fresh=True)
+                    if copies is self.primaries and to < head:
+                        self.cold.add(task)
+
+    def reshape(self, told: Reshaped) -> None:
+        """Another shape is in force: what is known of tasks with other keys is of others."""
+        self.topology, self.tasks = told.topology, placed_tasks(told.topology)
+        self.primaries = {t: copy for t, copy in self.primaries.items() if told.untouched(t)} | dict(told.primaries)
+        self.replicas = {task: copy for task, copy in self.replicas.items() if told.untouched(task)}
+        self.lost_at = {task: epoch for task, epoch in self.lost_at.items() if told.untouched(task)}
+        self.cold = {task for task in self.cold if told.untouched(task)}
+
+    # Questions
+
+    def stateful(self, task: Task) -> bool:
+        return self.topology.operator[task.operator].stateful
+
+    def _at(self, task: Task, node: str) -> bool:
+        return task in self.primaries and self.primaries[task].node == node
 
     @property
     def all_up(self) -> bool:
-        return len(self.homes) == len(self.tasks)
+        return len(self.primaries) == len(self.tasks)
 
     @property
-    def caught_up(self) -> bool:
+    def down(self) -> tuple[Task, ...]:
+        return () if self.all_up else tuple(task for task in self.tasks if task not in self.primaries)
+
+    def caught_up(self, head: int) -> bool:
         """Every copy that lives has come to the head."""
-        return all(home.position >= self.head for homes in (self.homes, self.replicas) for home in homes.values())
+        return all(copy.position >= head for copies in (self.primaries, self.replicas) for copy in copies.values())
 
-    def place(self, task: Task, node: str) -> None:
-        """A task that is down comes up on this node, from the checkpoint; one without state from where it was."""
-        stateful = self.topology.operator[task.operator].stateful
-        position = self.checkpoint if stateful else self.left_at.get(task, self.checkpoint)
-        self.homes[task] = Home(node, position, fresh=True)
-        if position < self.head:
-            self.cold.add(task)
+    def load(self) -> dict[str, float]:
+        """What each node carries, in the unit of task costs."""
+        load: dict[str, float] = {}
+        for copies in (self.primaries, self.replicas):
+            for task, copy in copies.items():
+                load[copy.node] = load.get(copy.node, 0.0) + self.cost(task)
+        return load
 
-    def reshaped(self, topology: Topology, untouched: Callable[[Task], bool], recut: Collection[str]) -> Standing:
-        """Where things stand in another shape: untouched tasks keep theirs, ``recut`` operators no buffers."""
+    def cost(self, task: Task) -> float:
+        return self.topology.operator[task.operator].costs[task.number]
 
-        def stay(held: Mapping[Task, Held]) -> dict[Task, Held]:
-            return {task: what for task, what in held.items() if untouched(task)}
-
-        return Standing(
-            topology,
-            self.checkpoint,
-            self.head,
-            self.nodes,
-            stay(self.homes),
-            stay(self.replicas),
-            stay(self.left_at),
-            {task for task in self.cold if untouched(task)},
-            stay(self.forks),
-            stay(self.side),
-            {task: held for task, held in stay(self.buffers).items() if task.operator not in recut},
-            {task for task in self.moving if untouched(task)},
-            self.leaving,
-        )
-
-    def lose(self, gone: set[str]) -> tuple[list[Task], list[Task]]:
-        """These nodes are no more; the tasks that were lost with them, and those whose replica takes over."""
-        for name in gone:
-            self.nodes.pop(name, None)
-        self.leaving -= gone
-        self.side = {task: held for task, held in self.side.items() if held[0] not in gone}
-        self.buffers = {task: held for task, held in self.buffers.items() if held[0] not in gone}
-        self.replicas = {task: home for task, home in self.replicas.items() if home.node not in gone}
-        self.moving &= self.replicas.keys()
-        hit = [task for task, home in self.homes.items() if home.node in gone]
-        promoted = [task for task in hit if self.drop_home(task)]
-        return [task for task in hit if task not in self.homes], promoted
-
-    def drop_home(self, task: Task) -> bool:
-        """The primary of this task is gone; its replica is promoted if there is one."""
-        home = self.homes.pop(task)
-        self.moving.discard(task)
-        self.forks.pop(task, None)
-        self.buffers.pop(task, None)
-        self.left_at[task] = home.position
-        self.cold.discard(task)
-        if task not in self.replicas:
-            return False
-        self.homes[task] = self.replicas.pop(task)
-        if self.homes[task].position < home.position:
-            self.cold.add(task)
-        return True
-
-    def move(self, task: Task, node: str) -> None:
-        """Begin to move a task: a replica on the other node, from the checkpoint; one without state, as it is."""
-        stateful = self.topology.operator[task.operator].stateful
-        position = self.checkpoint if stateful else self.homes[task].position
-        self.replicas[task] = Home(node, position, fresh=True)
-        self.moving.add(task)
-
-    def stay(self, tasks: Iterable[Task]) -> None:
-        """These do not move after all."""
-        for task in list(tasks):
-            self.moving.discard(task)
-            self.replicas.pop(task, None)
-
-    def take_over(self, task: Task) -> None:
-        """The replica of a task that moves is the primary now, and there is no other copy."""
-        self.moving.discard(task)
-        self.forks.pop(task, None)
-        self.homes[task] = self.replicas.pop(task)
-
-    def raise_to_checkpoint(self, busy: Collection[tuple[Task, str]]) -> None:
-        """Copies that have not come to the checkpoint begin from it; those that a run is busy with, when it ends."""
-        for lane, homes in (("exact", self.homes), ("replica", self.replicas)):
-            for task, home in homes.items():
-                if home.position < self.checkpoint and (task, lane) not in busy:
-                    homes[task] = Home(home.node, self.checkpoint, fresh=True)
-                    if lane == "exact" and self.checkpoint >= self.head:
-                        self.cold.discard(task)
-
-    def fall_back(self, epoch: int) -> None:
-        """The checkpoint is lost: copies whose state was still in it begin from an older one, and are cold again."""
-        lost, self.checkpoint = self.checkpoint, epoch
-        self.side.clear()
-        for homes in (self.homes, self.replicas):
-            for task, home in homes.items():
-                if home.fresh and home.position <= lost and self.topology.operator[task.operator].stateful:
-                    homes[task] = Home(home.node, epoch, fresh=True)
-                    if homes is self.homes and epoch < self.head:
-                        self.cold.add(task)
-
-    def exact(self, epoch: int) -> NDArray[np.bool_]:
+    def exact(self, epoch: int, head: int) -> NDArray[np.bool_]:
         """Which tasks can process this epoch exactly: their state is at the one before, as is everything upstream."""
         able = np.ones(len(self.topology.tasks), np.bool_)
-        if self.all_up and epoch == self.head + 1 and self.caught_up:
+        if self.all_up and epoch == head + 1 and self.caught_up(head):
             return able
-        for operator in self.topology.operators:
-            streams = self.topology.inputs_of(operator.name)
-            if not streams:
-                continue
-            span = self.topology.span[operator.name]
-            for index in range(span.start, span.stop):
-                home = self.homes.get(self.topology.tasks[index])
-                able[index] = home is not None and home.position == epoch - 1
-            for stream in streams:
-                able[span] &= ~downward(self.topology, stream, ~able[self.topology.span[stream.source]])
-        return able
+        for index, task in enumerate(self.topology.tasks):
+            if self.topology.inputs_of(task.operator):
+                copy = self.primaries.get(task)
+                able[index] = copy is not None and copy.position == epoch - 1
+        return ~self._below(~able)
 
-    def behind(self) -> list[Copy]:
+    def behind(self, head: int) -> list[CatchUp]:
         """Copies that have not come to the head and can: nothing upstream of them is down."""
-        if self.caught_up:
+        if self.caught_up(head):
             return []
-        whole = np.ones(len(self.topology.tasks), np.bool_)
+        down = np.zeros(len(self.topology.tasks), np.bool_)
+        down[[self.topology.index[task] for task in self.down]] = True
+        stuck = self._below(down, itself=False)
         copies = []
-        for operator in self.topology.operators:
-            span = self.topology.span[operator.name]
-            streams = self.topology.inputs_of(operator.name)
-            for stream in streams:
-                whole[span] &= ~downward(self.topology, stream, ~whole[self.topology.span[stream.source]])
-            for index in range(span.start, span.stop) if streams else ():
-                task = self.topology.tasks[index]
-                home = self.homes.get(task)
-                if whole[index]:
-                    copies += [self._copy(task, home, "exact")] if home and home.position < self.head else []
-                    twin = self.replicas.get(task)
-                    copies += [self._copy(task, twin, "replica")] if twin and twin.position < self.head else []
-                whole[index] &= home is not None
+        for task in self.tasks:
+            if not stuck[self.topology.index[task]]:
+                for lane, held in (("exact", self.primaries), ("replica", self.replicas)):
+                    copy = held.get(task)
+                    if copy is not None and copy.position < head:
+                        copies.append(catch_up(task, copy, "exact" if lane == "exact" else "replica"))
         return copies
 
-    def near(self, copies: Sequence[Copy], epochs: int) -> list[Copy]:
+    def near(self, copies: Sequence[CatchUp], head: int, epochs: int) -> list[CatchUp]:
         """Those of these copies that at most so many epochs part from the head, as all that is behind upstream of them.
 
         One whose state is still to be restored is not near: that takes longer than a few epochs.
         """
 
-        def close(copy: Copy) -> bool:
-            return self.head - copy.position <= epochs and (copy.origin != "checkpoint" or copy.position < 0)
+        def close(copy: CatchUp) -> bool:
+            return head - copy.position <= epochs and (copy.origin != "checkpoint" or copy.position < 0)
 
         far = np.zeros(len(self.topology.tasks), np.bool_)
         for copy in copies:
             far[self.topology.index[copy.task]] |= copy.lane == "exact" and not close(copy)
         if far.any():
-            for operator in self.topology.operators:
-                span = self.topology.span[operator.name]
-                for stream in self.topology.inputs_of(operator.name):
-                    far[span] |= downward(self.topology, stream, far[self.topology.span[stream.source]])
+            far = self._below(far)
         return [copy for copy in copies if close(copy) and not far[self.topology.index[copy.task]]]
 
-    @staticmethod
-    def _copy(task: Task, home: Home, lane: Literal["exact", "replica"]) -> Copy:
-        return Copy(task, home.node, lane, "checkpoint" if home.fresh else "local", home.position)
+    def _below(self, marks: NDArray[np.bool_], itself: bool = True) -> NDArray[np.bool_]:
+        """Tasks that are marked (``itself``), or have a marked one upstream of them."""
+        reached, below = marks.copy(), np.zeros_like(marks)
+        for operator in self.topology.operators:
+            span = self.topology.span[operator.name]
+            for stream in self.topology.inputs_of(operator.name):
+                below[span] |= downward(self.topology, stream, reached[self.topology.span[stream.source]])
+            reached[span] |= below[span]
+        return reached if itself else below
 
-    def ahead(self) -> dict[Task, tuple[str, int]]:
-        return {task: (home.node, home.position) for task, home in self.homes.items()}
-
-    def loads(self, capacity: float) -> list[Node]:
-        """The live nodes with what they carry, but for those that are leaving."""
-        load = dict.fromkeys(self.nodes, 0.0)
-        for homes in (self.homes, self.replicas):
-            for task, home in homes.items():
-                load[home.node] += self.topology.operator[task.operator].costs[task.number]
-        return [Node(name, capacity, load[name], at) for name, at in self.nodes.items() if name not in self.leaving]
-
-    def check(self, busy: Collection[tuple[Task, str]] = ()) -> Iterable[str]:
-        """What is wrong with where things stand: nothing, ever. ``busy``: copies that a run is working on."""
+    def check(self, parts: Parts) -> Iterable[str]:
+        nodes, checkpoint, head = parts.members.nodes, parts.checkpointing.durable, parts.answering.head
+        domain = {name: info.domain or name for name, info in nodes.items()}
         for task, twin in self.replicas.items():
-            home = self.homes.get(task)
-            if home is None:
+            copy, moves = self.primaries.get(task), task in parts.replicating.moving
+            if copy is None:
                 yield f"{task} has a replica and no primary"
-            elif home.node == twin.node or (
-                task not in self.moving and self.nodes.get(home.node) == self.nodes.get(twin.node)
-            ):
-                yield f"{task} and its replica share {home.node}"
-        for what, lane, homes in (("primary", "exact", self.homes), ("replica", "replica", self.replicas)):
-            for task, home in homes.items():
-                if home.node not in self.nodes:
-                    yield f"the {what} of {task} lives on {home.node}, which is gone"
-                if home.position > self.head:
-                    yield f"the {what} of {task} is at epoch {home.position}, beyond the head {self.head}"
-                if home.position < self.checkpoint and (task, lane) not in busy:
-                    yield f"the {what} of {task} is at {home.position}, before the checkpoint {self.checkpoint}"
-        for task in self.moving - self.replicas.keys():
-            yield f"{task} moves and has no replica"
-        if gone := sorted(self.leaving - set(self.nodes)):
-            yield f"{gone[0]} is to leave, but it is gone"
-        if self.nodes and not set(self.nodes) - self.leaving:
-            yield "every node is to leave"
-        for task in self.forks:
-            if task not in self.homes:
-                yield f"{task} is down and has a fork"
+            elif copy.node == twin.node or (not moves and domain.get(copy.node) == domain.get(twin.node)):
+                yield f"{task} and its replica share {copy.node}"
+        for what, lane, copies in (("primary", "exact", self.primaries), ("replica", "replica", self.replicas)):
+            for task, copy in copies.items():
+                if task not in self.topology.index:
+                    yield f"there is a {what} of {task}, which is no task"
+                if copy.node not in nodes:
+                    yield f"the {what} of {task} lives on {copy.node}, which is gone"
+                if copy.position > head:
+                    yield f"the {what} of {task} is at epoch {copy.position}, beyond the head {head}"
+                if copy.position < checkpoint and (task, lane) not in parts.runs.replaying:
+                    yield f"the {what} of {task} is at {copy.position}, before the checkpoint {checkpoint}"
+        for task in self.cold - self.primaries.keys():
+            yield f"{task} is cold and down"
+
+
+def placed_tasks(topology: Topology) -> tuple[Task, ...]:
+    """Every task but the sources': those run wherever Spark reads them, so they cannot be lost."""
+    return tuple(task for task in topology.tasks if topology.inputs_of(task.operator))
+
+
+def catch_up(task: Task, copy: Copy, lane: Literal["exact", "replica"]) -> CatchUp:
+    return CatchUp(task, copy.node, lane, "checkpoint" if copy.fresh else "local", copy.position)

@@ -1,53 +1,35 @@
-"""The coordinator: events in, instructions out. No clock, thread, file or Spark; two shells carry its word out.
+"""The coordinator: events in, instructions out. No clock, thread, file or Spark in it; one driver carries its word out.
 
-It decides what runs next: the epoch at hand (exactly where nothing upstream is missing, tentatively elsewhere), the
-replay of what was lost, checkpoints, replicas. At most one epoch run, one replay and one checkpoint are under way.
-One class in four files, each upon the one before: ``rescaling``, ``moving``, ``outcomes``, and this.
+It is composed of parts that each own their fields. Every part hears every event, and the facts that come of it; then
+decisions, in a fixed order, compare what is with what should be. None asks which event woke it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 
-from holdfast.errors import Invalid
-from holdfast.recovery import place, recover, room
-from holdfast.runtime.coordinator.assignment import Home, Standing
-from holdfast.runtime.coordinator.lanes import exact_works, tentative_works
+from holdfast.elasticity import Sample
+from holdfast.recovery import Node
+from holdfast.runtime.coordinator.answering import Answering
+from holdfast.runtime.coordinator.assignment import Assignment
+from holdfast.runtime.coordinator.checkpointing import Checkpointing
+from holdfast.runtime.coordinator.facts import Fact, Said, Told
 from holdfast.runtime.coordinator.measurements import Measurements
-from holdfast.runtime.coordinator.outcomes import Outcomes
-from holdfast.runtime.coordinator.replay import Copy, Keep, replay
-from holdfast.runtime.coordinator.rescaling import HANDOVER
-from holdfast.runtime.coordinator.scaling import Scaling
-from holdfast.runtime.messages import (
-    AnswerOverdue,
-    CapacityLifted,
-    Checkpoint,
-    CheckpointBroken,
-    CheckpointDurable,
-    CheckpointLost,
-    CheckpointWanted,
-    EpochArrived,
-    Event,
-    Instruction,
-    NodesJoined,
-    NodesLost,
-    NodesUnneeded,
-    ReplicasPlanned,
-    Run,
-    RunBroken,
-    RunDone,
-    ScaleWanted,
-    Trim,
-)
+from holdfast.runtime.coordinator.membership import Membership
+from holdfast.runtime.coordinator.parts import Parts
+from holdfast.runtime.coordinator.recovering import Recovering
+from holdfast.runtime.coordinator.replicating import Replicating
+from holdfast.runtime.coordinator.rescaling import Rescaling
+from holdfast.runtime.coordinator.runs import Runs
+from holdfast.runtime.coordinator.snapshot import Snapshot
+from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.shape import Shape, reshaped, why_not
+from holdfast.runtime.shape import Shape, reshaped, routing_of
 from holdfast.topology import Task, Topology
 
-RATES_TOLD = 500
-"""The history has measured rates for jobs of up to so many tasks."""
 
-
-class Coordinator(Outcomes):
+class Coordinator:
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
@@ -67,389 +49,131 @@ class Coordinator(Outcomes):
         published: Mapping[Task, int] | None = None,
         scalable: Collection[str] | None = None,
     ) -> None:
-        self.declared = topology
-        self.shape = shape or Shape()
-        self.topology = topology = reshaped(topology, self.shape)
-        self.settings = settings
-        self.standing = Standing(topology, checkpoint, head)
-        self.pending: int | None = None
-        self.runs: dict[int, Run] = {}
-        self.halted = False
-        self.backup = settings.recovery == "upstream-backup"
-        self.buffering = self.backup or (settings.recovery == "incremental" and head > checkpoint)
+        shape = shape or Shape()
+        declared, topology = topology, reshaped(topology, shape)
         self.outputs = frozenset({query.sink for query in topology.queries} | {sink.name for sink in topology.sinks})
-        self.output_tasks = frozenset(task for task in topology.tasks if task.operator in self.outputs)
-        self._published: dict[Task, int] = dict(self.shape.done)
-        self._found = dict(published or {})
-        names = [each.name for each in topology.operators if why_not(self.declared, each.name) is None]
-        able = frozenset(names if scalable is None else set(names) & set(scalable))
-        self.scaling = Scaling(self.declared, able, self.shape.version + 1)
-        self._saved = saved or Shape()
-        self._measurements = Measurements(topology)
-        self._measured = topology
-        self._live: int | None = None
-        self._replaying: int | None = None
-        self._checkpointing: int | None = None
-        self._checkpointing_since = -1
-        self._checkpointing_shape = self.shape
-        self._checkpoint_wanted = False
-        self._checkpointed_for: ScaleWanted | None = None
-        self._answer_first = False
-        self._answer_due = False
-        self._lifted = False
-        self._failed_at = head + 1
-        self._plan_due = True
-        self._balance_due = False
-        self._overtaken = 0
-        """Epochs begun since a replay last made progress."""
-        self._blocked = {"epoch": 0, "replay": 0}
-        self._next_run = 0
-        self._begun: dict[int, tuple[int, set[str]]] = {}
-        """Of each run under way: the checkpoint when it began, and the nodes that went since, even if they are back."""
-        self._whole_next = False
-        self._mute: set[Task] = set()
-        self._out: list[Instruction] = []
-        self.replicated = self._inherited(self._checked_replicas(settings.replicas, self.declared), Shape())
+        self.halted = False
+        self.parts = Parts(
+            declared,
+            settings,
+            Membership(),
+            Assignment(topology),
+            Runs(),
+            Answering(self.outputs, head, shape.done, published or {}),
+            Recovering(settings, checkpoint, head),
+            Replicating(settings.replicas, declared, topology, shape, checkpoint),
+            Rescaling(declared, scalable, shape),
+            Checkpointing(checkpoint, saved or Shape()),
+            Measurements(topology),
+        )
+
+    @property
+    def decisions(self) -> tuple[Callable[[Parts], Said], ...]:
+        """What is decided after every event, in this order."""
+        parts = self.parts
+        return (
+            self._raise,
+            parts.rescaling.split,
+            parts.recovering.place,
+            parts.replicating.copy,
+            parts.replicating.move,
+            parts.members.release,
+            parts.rescaling.advance,
+            parts.recovering.gain,
+            parts.answering.run,
+            parts.recovering.replay,
+            parts.rescaling.replay,
+            parts.checkpointing.take,
+        )
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do, now that this has happened."""
-        if self.halted:
-            return []
-        self._out = []
-        match event:
-            case NodesJoined():
-                self.standing.nodes.update({name: event.domains.get(name, name) for name in event.nodes})
-                self._lifted, self._plan_due = False, True
-                self._record("nodes joined", nodes=list(event.nodes), alive=len(self.standing.nodes))
-            case NodesLost():
-                self._lost(event)
-            case AnswerOverdue():
-                self._answer_due = False
-            case EpochArrived(epoch):
-                self.pending = epoch
-            case RunDone():
-                self._done(event)
-            case RunBroken(number, reason):
-                self._forget(number)
-                self._record("run broken", run=number, reason=reason)
-            case CheckpointDurable():
-                self._durable(event)
-            case CheckpointBroken(epoch, reason):
-                self._checkpointing = None
-                self._checkpoint_wanted = True
-                self._record("checkpoint broken", epoch=epoch, reason=reason)
-            case CheckpointLost():
-                self._checkpoint_lost(event)
-            case CheckpointWanted():
-                self._checkpoint_wanted = self.standing.head > self.standing.checkpoint
-            case ReplicasPlanned():
-                self._plan_replicas(event)
-            case ScaleWanted():
-                self._scale_wanted(event)
-            case NodesUnneeded():
-                self._unneeded(event)
-            case CapacityLifted():
-                self._lifted = self._plan_due = True
-        if self._can_act():
-            self.standing.raise_to_checkpoint(self._busy)
-            self._recover()
-            self._make_replicas()
-            self._move()
-            self._scale()
-            self._run_epoch()
-            self._run_replay()
-            self._run_checkpoint()
-        return self._out
-
-    def _checked_replicas(self, tasks: tuple[Task, ...], topology: Topology) -> tuple[Task, ...]:
-        for task in tasks:
-            if task not in topology.index or not topology.inputs_of(task.operator):
-                raise Invalid(f"replica {task}: only tasks with inputs are replicated; Spark reads sources anywhere")
-        return tasks
-
-    def _plan_replicas(self, event: ReplicasPlanned) -> None:
-        self.replicated = self._checked_replicas(event.tasks, self.topology)
-        wanted = set(event.tasks)
-        self.standing.stay(self.standing.moving)
-        self.standing.replicas = {t: home for t, home in self.standing.replicas.items() if t in wanted}
-        self._record("replicas planned", tasks=[str(task) for task in event.tasks], why=event.why)
-
-    def replicas_within(self, budget: float) -> ReplicasPlanned:
-        """What the planner would replicate within this budget, by the rates and costs measured so far."""
-        return self._measurements.replicas_within(budget)
+        out: list[Instruction] = []
+        if not self.halted:
+            self._tell(event, out)
+            for decide in self.decisions:
+                if not self._acting:
+                    break
+                for said in decide(self.parts):
+                    self._say(said, out)
+        return out
 
     @property
-    def forks(self) -> frozenset[int]:
-        """The tentative forks that may still be asked for, those that runs under way begin included."""
-        begun = {work.fork for run in self.runs.values() for work in run.works if work.lane == "tentative"}
-        return frozenset(fork.number for fork in self.standing.forks.values()) | begun
+    def _acting(self) -> bool:
+        return self.parts.acting and not self.halted
+
+    def _tell(self, told: Told, out: list[Instruction]) -> None:
+        """Every part hears it; then what comes of it, before anything that was to be told already."""
+        waiting: deque[Told] = deque([told])
+        while waiting:
+            told, facts = waiting.popleft(), []
+            for part in self.parts.all:
+                for said in part.hear(told, self.parts):
+                    if isinstance(said, Fact):
+                        facts.append(said)
+                    else:
+                        self._say(said, out)
+            waiting.extendleft(reversed(facts))
+
+    def _say(self, said: Instruction | Fact, out: list[Instruction]) -> None:
+        if isinstance(said, Fact):
+            self._tell(said, out)
+            return
+        self.halted |= isinstance(said, Halt)
+        out.append(said)
+
+    def _raise(self, parts: Parts) -> Said:
+        """Copies that have not come to the checkpoint begin from it."""
+        parts.assignment.raise_to(parts.checkpointing.durable, parts.answering.head, parts.runs.replaying)
+        return ()
+
+    def check(self) -> None:
+        """Assert what must always hold; the message tells what does not."""
+        wrong = [each for part in self.parts.all for each in part.check(self.parts)] if not self.halted else []
+        if wrong:
+            raise AssertionError("; ".join(wrong))
+
+    # What others may know
+
+    def snapshot(self) -> Snapshot:
+        """Everything that others may know, as it is now."""
+        return Snapshot.of(self.parts, self.halted)
 
     @property
-    def _keep(self) -> Keep:
-        return ("all" if self.backup else "wanted") if self.buffering else "none"
+    def declared(self) -> Topology:
+        return self.parts.declared
+
+    @property
+    def topology(self) -> Topology:
+        return self.parts.assignment.topology
+
+    @property
+    def scalable(self) -> frozenset[str]:
+        return self.parts.rescaling.scalable
+
+    @property
+    def output_tasks(self) -> frozenset[Task]:
+        return self.parts.answering.output_tasks(self.topology)
 
     @property
     def retain(self) -> int:
         """Nodes keep what is younger than this epoch: the checkpoint, or the one that a run under way began with."""
-        return min([self.standing.checkpoint, *(checkpoint for checkpoint, _ in self._begun.values())])
+        return self.parts.retain
 
     @property
-    def _busy(self) -> set[tuple[Task, str]]:
-        """Copies that a replay under way is bringing forward."""
-        run = self.runs.get(self._replaying) if self._replaying is not None else None
-        return {(work.task, work.lane) for work in run.works} if run is not None else set()
+    def forks(self) -> frozenset[int]:
+        """The tentative forks that may still be asked for, those that runs under way begin included."""
+        return self.parts.forks
 
-    def _can_act(self) -> bool:
-        return bool(self.standing.nodes) and not self.halted
+    def replicas_within(self, budget: float) -> ReplicasPlanned:
+        """What the planner would replicate within this budget, by the rates and costs measured so far."""
+        return self.parts.measurements.replicas_within(budget)
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way, and nothing is left that could be."""
-        busy = (self._live, self._replaying, self._checkpointing, self.pending)
-        return all(each is None for each in busy) and not self.standing.behind() and not self.standing.down
+    def samples(self, operator: str) -> dict[int, Sample]:
+        """How the load of an operator's tasks lies over their keys, by what they reported."""
+        routing = routing_of(self.declared, self.parts.rescaling.shape, operator)
+        return self.parts.measurements.samples(operator, routing)
 
-    def checkpoint_needed(self) -> bool:
-        return self.standing.head > self.standing.checkpoint
-
-    # What happened
-
-    def _lost(self, event: NodesLost) -> None:
-        gone = {name for name in event.nodes if name in self.standing.nodes}
-        if not gone:
-            return
-        for _, went in self._begun.values():
-            went.update(gone)
-        lost, promoted = self.standing.lose(gone)
-        self._stay("nodes were lost")
-        self._failed_at = self.pending if self.pending is not None else self.standing.head + 1
-        self._measured = self._measurements.topology()
-        self._answer_first = self._plan_due = True
-        self._answer_due = event.answer_due
-        self._overtaken = 0
-        self._buffer_if_down()
-        self._record(
-            "nodes lost",
-            nodes=sorted(gone),
-            cause=event.cause,
-            epoch=self._failed_at,
-            down=[str(task) for task in lost],
-            alive=len(self.standing.nodes),
-            rates=self._rates(),
-        )
-        if promoted:
-            self._record("promoted", tasks=[str(task) for task in promoted], epoch=self._failed_at)
-        if (shadow := self.scaling.shadow) is not None:
-            hit = sorted(gone & {home.node for home in shadow.homes.values()})
-            if hit:
-                self._abort_scaling(f"{', '.join(hit)} was lost with new tasks on it")
-            elif lost:
-                self._abort_scaling(f"{', '.join(sorted(gone))} was lost, and {len(lost)} tasks are down")
-
-    def _rates(self) -> dict[str, list[float]]:
-        """What was measured before a failure, for the history; not of jobs so large that it would swell."""
-        if len(self._measured.tasks) > RATES_TOLD:
-            return {}
-        return {each.name: [round(rate, 3) for rate in each.rates] for each in self._measured.operators}
-
-    def _checkpoint_lost(self, event: CheckpointLost) -> None:
-        """Go on from an older checkpoint: what is to be restored is replayed from there, what lives is untouched."""
-        if event.epoch != self.standing.checkpoint:
-            return
-        self.standing.fall_back(event.fallback)
-        if self.scaling.shadow is not None:
-            self._abort_scaling(f"checkpoint {event.epoch}, which the new tasks came from, is damaged")
-        self._whole_next = self._checkpoint_wanted = True
-        self._record("checkpoint lost", epoch=event.epoch, fallback=event.fallback)
-
-    def _durable(self, event: CheckpointDurable) -> None:
-        standing = self.standing
-        self._checkpointing = None
-        saved, self._checkpointing_shape = self._checkpointing_shape, self.shape
-        if self._checkpointing_since not in (-1, standing.checkpoint):
-            # It holds what changed since a checkpoint that turned out damaged meanwhile.
-            self._record("checkpoint broken", epoch=event.epoch, reason="built upon a damaged one")
-            return
-        standing.checkpoint = event.epoch
-        self._saved = saved
-        standing.side.clear()
-        standing.raise_to_checkpoint(self._busy)
-        self._whole_next = False
-        if not standing.down and not standing.cold:
-            self.buffering = self.backup
-        standing.buffers = {
-            task: (node, max(first, event.epoch + 1), last)
-            for task, (node, first, last) in standing.buffers.items()
-            if self.buffering and last > event.epoch
-        }
-        self._balance_due = self.settings.rebalance
-        self._record("checkpoint", epoch=event.epoch, bytes=event.bytes)
-        self._out.append(Trim(event.epoch))
-
-    # What to do now
-
-    def _recover(self) -> None:
-        """Place what is down, as far as there is room, in the scheduler's order."""
-        standing = self.standing
-        down = frozenset(standing.down)
-        if not down or not self._plan_due:
-            return
-        if self._split_lost(down):
-            return
-        standing, down = self.standing, frozenset(self.standing.down)
-        self._plan_due = False
-        nodes = standing.loads(self._capacity())
-        capacity = room(nodes, ceiling=1.0)
-        plan = recover(self._measured, down, capacity, self.settings.scheduler)
-        if self.settings.recovery == "blocking" and len(plan.recover) < len(down):
-            self._record("waiting", down=len(down), capacity=capacity, why="blocking recovery waits for room for all")
-            return
-        placement = place(self.topology, plan.recover, nodes, ceiling=1.0)
-        for task, node in placement.nodes.items():
-            standing.place(task, node)
-        still = [task for task in down if task not in standing.homes]
-        self._buffer_if_down()
-        self._record(
-            "recovery plan",
-            scheduler=plan.algorithm,
-            capacity=capacity,
-            recover={str(task): node for task, node in placement.nodes.items()},
-            queries=[str(task) for task in plan.queries],
-            still_down=sorted(str(task) for task in still),
-            why=f"{len(placement.nodes)} of {len(down)} tasks that are down fit into a capacity of {capacity:g}; "
-            f"{plan.algorithm} completes {len(plan.queries)} query partitions with them",
-            epoch=self._failed_at,
-        )
-
-    def _capacity(self) -> float:
-        if self._lifted:
-            return 1e12
-        if self.settings.capacity is not None:
-            return self.settings.capacity
-        copies = [*self.standing.tasks, *self.replicated]
-        total = sum(self.topology.operator[task.operator].costs[task.number] for task in copies)
-        return 2.0 * total / self.settings.nodes
-
-    def _make_replicas(self) -> None:
-        standing = self.standing
-        if standing.down or standing.head - standing.checkpoint > HANDOVER or self._checkpointing is not None:
-            return
-        if self._answer_first and self.pending is not None:
-            return
-        missing = [task for task in self.replicated if task not in standing.replicas and task not in self._given_up]
-        if not missing or len(standing.nodes) < 2:
-            return
-        shun = {task: [standing.nodes[standing.homes[task].node]] for task in missing}
-        placement = place(self.topology, missing, standing.loads(self._capacity()), ceiling=1.0, avoid=shun)
-        for task, node in placement.nodes.items():
-            stateful = self.topology.operator[task.operator].stateful
-            position = standing.checkpoint if stateful else standing.homes[task].position
-            standing.replicas[task] = Home(node, position, fresh=True)
-        if placement.nodes:
-            self._record("replicas", placed={str(task): node for task, node in placement.nodes.items()})
-
-    def _run_epoch(self) -> None:
-        """The epoch at hand: exact where it can be, tentative where not, unless waiting a moment gives more."""
-        standing, epoch = self.standing, self.pending
-        if epoch is None or self._live is not None:
-            return
-        if epoch <= standing.head:
-            self._epoch_done(epoch)
-            return
-        behind = standing.behind()
-        shadow = self.scaling.shadow
-        if not self._answer_first and (self._join_now(behind) or self._switch_next(behind)):
-            return
-        if not any(copy.lane == "exact" for copy in behind) and (shadow is None or shadow.at(standing.head)):
-            self._overtaken = 0
-        elif self._overtaken >= self.settings.replay_chunk // 2:
-            # A source with a backlog would keep ahead of those who catch up for ever: let them gain on it.
-            return
-        if self.settings.recovery == "blocking" and (standing.down or standing.cold):
-            return
-        exact = standing.exact(epoch)
-        works = [
-            *exact_works(standing, exact, epoch, self._keep),
-            *tentative_works(standing, exact, epoch, self._next_run, self._measured, self._mute, self.output_tasks),
-        ]
-        if not works:
-            return
-        # What cannot give an answer goes on all the same, but need not come before the recovery.
-        self._answer_first &= any(work.task in self.output_tasks for work in works)
-        self._answer_due &= self._answer_first
-        self._live = self._start(Run(self._next_run, "epoch", tuple(works), live=epoch))
-        self._overtaken += 1
-
-    def _join_now(self, behind: list[Copy]) -> bool:
-        """Whether to hold the epoch for some of those behind: a short replay brings them up, and it can begin."""
-        near = self._near(behind)
-        busy = self._busy
-        return bool(near) and (self._replaying is None or any((copy.task, copy.lane) in busy for copy in near))
-
-    def _near(self, behind: list[Copy]) -> list[Copy]:
-        return self.standing.near(behind, self._handover)
-
-    def _run_replay(self) -> None:
-        """Bring what is behind forward, a few epochs at a time: those who are nearly there before the others.
-
-        First of all comes an answer after a failure: a replay would have its nodes busy when it is due.
-        """
-        standing = self.standing
-        due = self._live is not None or (self._answer_due and self.pending is None)
-        if self._replaying is not None or (self._answer_first and due):
-            return
-        behind = standing.behind()
-        if not behind:
-            self._run_shadow()
-            return
-        behind = self._near(behind) or behind
-        live = self.runs.get(self._live) if self._live is not None else None
-        taken = {(work.task, work.node) for work in live.works if work.lane in ("exact", "replica")} if live else set()
-        if any((copy.task, copy.node) in taken for copy in behind):
-            return
-        last = min(standing.head, min(copy.position for copy in behind) + self.settings.replay_chunk)
-        buffers = {} if self.settings.recovery == "source-replay" else standing.buffers
-        works, read = replay(
-            self.topology, behind, standing.ahead(), standing.checkpoint, standing.side, buffers, last, self._keep
-        )
-        self._replaying = self._start(Run(self._next_run, "replay", works, buffers=read))
-        self._record(
-            "replay",
-            run=self._replaying,
-            first=min(work.first for work in works),
-            last=last,
-            tasks=[str(work.task) for work in works if work.lane == "exact"],
-            on_the_side=[str(work.task) for work in works if work.lane == "side"],
-            from_buffers=[str(task) for task in read],
-        )
-
-    def _run_checkpoint(self) -> None:
-        standing = self.standing
-        if self._checkpointing is not None or self._live is not None or standing.head <= standing.checkpoint:
-            return
-        age = standing.head - standing.checkpoint
-        recovered = self.buffering and not self.backup
-        if not (age >= self.settings.checkpoint_every or self._checkpoint_wanted or recovered):
-            return
-        if standing.down or any(home.position < standing.head for home in standing.homes.values()):
-            return
-        shadow = self.scaling.shadow
-        if shadow is not None and (
-            shadow.near(standing.head, self._handover) or age < 2 * self.settings.checkpoint_every
-        ):
-            return  # the switch is at hand, or may be soon, and all new tasks would begin anew from the checkpoint
-        self._checkpoint_wanted = False
-        self._checkpointing = standing.head
-        nodes = {task: home.node for task, home in standing.homes.items()}
-        self._checkpointing_since = -1 if self._whole_next else standing.checkpoint
-        self._checkpointing_shape = self.shape
-        born, saved = self.shape.born, self._saved.born
-        whole = frozenset(task for task in nodes if born.get(task, 0) != saved.get(task, 0))
-        self._out.append(Checkpoint(standing.head, self._checkpointing_since, nodes, self.shape, whole))
-
-    def check(self) -> None:
-        """Assert what must always hold; the message tells what does not."""
-        wrong = list(self.standing.check(self._busy))
-        if not self.buffering and self.standing.buffers:
-            wrong.append(f"buffers are kept although nothing is down: {sorted(map(str, self.standing.buffers))[:3]}")
-        if wrong:
-            raise AssertionError("; ".join(wrong))
+    def loads(self, capacity: float) -> list[Node]:
+        """The live nodes with what they carry, but for those that are leaving."""
+        return self.parts.members.loads(capacity, self.parts)

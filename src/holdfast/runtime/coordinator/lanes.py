@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.fidelity import losses, priorities, shares
-from holdfast.runtime.coordinator.assignment import Fork, Standing
+from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.replay import Keep, feeding, upward
 from holdfast.runtime.messages import Lane, Origin, Work
 from holdfast.topology import Task, Topology
@@ -16,26 +17,40 @@ from holdfast.topology import Task, Topology
 Mask = NDArray[np.bool_]
 
 
-def exact_works(standing: Standing, exact: Mask, epoch: int, keep: Keep) -> list[Work]:
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A tentative branch of a task's state: the run that began it, the exact epoch it began from, how far it has come.
+
+    ``given``: the fidelity of its input, summed over the epochs since; one that it missed counts nothing.
+    """
+
+    number: int
+    base: int
+    reached: int
+    given: float
+
+
+def exact_works(assignment: Assignment, exact: Mask, epoch: int, keep: Keep) -> list[Work]:
     """Tasks that can process this epoch exactly, and such of their replicas as can; ``keep``: whose outputs stay."""
-    topology, works = standing.topology, []
+    topology, works = assignment.topology, []
     wanting = np.zeros_like(exact)
     if keep != "none":
         wanting = feeding(topology, np.ones_like(exact) if keep == "all" else ~exact)
-    for task in standing.tasks:
+    for task in assignment.tasks:
         if not exact[topology.index[task]]:
             continue
         kept = bool(wanting[topology.index[task]])
-        for lane, home in (("exact", standing.homes[task]), ("replica", standing.replicas.get(task))):
-            if home is not None and home.position == epoch - 1:
-                origin: Origin = "checkpoint" if home.fresh else "local"
-                copy: Lane = "exact" if lane == "exact" else "replica"
-                works.append(Work(task, home.node, copy, origin, epoch - 1, epoch, epoch, kept and lane == "exact"))
+        for name, copy in (("exact", assignment.primaries[task]), ("replica", assignment.replicas.get(task))):
+            if copy is not None and copy.position == epoch - 1:
+                origin: Origin = "checkpoint" if copy.fresh else "local"
+                lane: Lane = "exact" if name == "exact" else "replica"
+                works.append(Work(task, copy.node, lane, origin, epoch - 1, epoch, epoch, kept and lane == "exact"))
     return works
 
 
 def tentative_works(
-    standing: Standing,
+    assignment: Assignment,
+    forks: Mapping[Task, Fork],
     exact: Mask,
     epoch: int,
     run: int,
@@ -50,28 +65,31 @@ def tentative_works(
     The fidelity of an answer is that of all that its fork was given since it began, on average over the epochs: when
     everything upstream is back, what was missed meanwhile is missing still.
     """
-    topology = standing.topology
+    topology = assignment.topology
     able = [
         task
-        for task in standing.tasks
-        if not exact[topology.index[task]] and task in standing.homes and task not in standing.cold and task not in mute
+        for task in assignment.tasks
+        if not exact[topology.index[task]]
+        and task in assignment.primaries
+        and task not in assignment.cold
+        and task not in mute
     ]
     if not able:
         return []
-    absent = set(standing.tasks) - set(able)
+    absent = set(assignment.tasks) - set(able)
     left = 1.0 - losses(measured, topology.mask(task for task in absent if not exact[topology.index[task]]))[0]
     works = []
     for task in able:
         given = float(left[topology.index[task]])
         if given <= 0:
             continue
-        home, fork = standing.homes[task], standing.forks.get(task)
+        copy, fork = assignment.primaries[task], forks.get(task)
         origin: Origin = "local"
-        if fork is None or fork.reached < home.position:
-            fork, origin = Fork(run, home.position, home.position, 0.0), "checkpoint" if home.fresh else "fork"
+        if fork is None or fork.reached < copy.position:
+            fork, origin = Fork(run, copy.position, copy.position, 0.0), "checkpoint" if copy.fresh else "fork"
         told = (fork.given + given) / (epoch - fork.base)
         start, number = fork.reached, fork.number
-        works.append(Work(task, home.node, "tentative", origin, start, epoch, epoch, fidelity=told, fork=number))
+        works.append(Work(task, copy.node, "tentative", origin, start, epoch, epoch, fidelity=told, fork=number))
     return _heard(topology, works, output_tasks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,34 +12,70 @@ from numpy.typing import NDArray
 from holdfast.elasticity import Sample, sample_of
 from holdfast.recovery import with_costs
 from holdfast.replication import plan
+from holdfast.runtime.coordinator.facts import Committed, Lost, Reshaped, Said, Told
 from holdfast.runtime.messages import ReplicasPlanned, Report
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
+
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.parts import Parts
 
 MEMORY = 10
 """Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
 
 
+RATES_TOLD = 500
+"""The history has measured rates for jobs of up to so many tasks."""
+
+
 class Measurements:
-    """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured."""
+    """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured.
+
+    ``before``: the topology with the rates measured before the last failure, by which fidelity is told.
+    """
 
     def __init__(self, topology: Topology) -> None:
-        self._declared = topology
+        self._declared = self.before = topology
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
         self._keys: dict[Task, NDArray[np.float64]] = {}
 
-    def reshaped(self, topology: Topology, untouched: Callable[[Task], bool]) -> Measurements:
-        """For another shape: what was measured of untouched tasks stays."""
-        made = Measurements(topology)
+    def hear(self, told: Told, parts: Parts) -> Said:
+        match told:
+            case Lost():
+                self.before = self.topology()
+            case Committed(run, reports, counted) if run.settled:
+                for work, report in counted if parts.assignment.all_up else ():
+                    if work.lane in ("exact", "replica") and parts.assignment.holds(work):
+                        self.task(work.task, report, len(work.epochs))
+                if run.epoch is not None:
+                    self.sources(r for r in reports if not parts.assignment.topology.inputs_of(r.task.operator))
+            case Reshaped(topology=topology):
+                self._reshape(topology, told.untouched)
+        return ()
+
+    def _reshape(self, topology: Topology, untouched: Callable[[Task], bool]) -> None:
+        """What was measured of untouched tasks stays."""
+        rates = topology.rates.copy()
         for task in topology.tasks:
             if untouched(task) and task in self._declared.index:
-                made._rates[topology.index[task]] = self._rates[self._declared.index[task]]
-        made._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
-        made._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
-        made._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
-        return made
+                rates[topology.index[task]] = self._rates[self._declared.index[task]]
+        self._declared, self._rates = topology, rates
+        self._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
+        self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
+        self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
+        self.before = self.topology()
+
+    def rates(self) -> dict[str, list[float]]:
+        """What was measured before the last failure, for the history; not of jobs so large that it would swell."""
+        if len(self.before.tasks) > RATES_TOLD:
+            return {}
+        return {each.name: [round(rate, 3) for rate in each.rates] for each in self.before.operators}
+
+    def check(self, parts: Parts) -> Iterable[str]:
+        if self._declared != parts.assignment.topology:
+            yield "rates are measured of another topology than the one in force"
 
     def sources(self, reports: Iterable[Report]) -> None:
         """Reports of the parts of a batch: several may be of one task."""

@@ -22,7 +22,7 @@ NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CatchUp:
     """A copy of a task, at the last epoch it has committed."""
 
     task: Task
@@ -39,7 +39,7 @@ Keep = Literal["none", "wanted", "all"]
 
 def replay(
     topology: Topology,
-    behind: Iterable[Copy],
+    behind: Iterable[CatchUp],
     ahead: Mapping[Task, tuple[str, int]],
     checkpoint: int,
     side: Mapping[Task, tuple[str, int]],

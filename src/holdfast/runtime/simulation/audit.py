@@ -19,7 +19,7 @@ from holdfast.runtime.messages import (
     Instruction,
     Publish,
     Record,
-    Release,
+    ReleaseNodes,
     Run,
 )
 from holdfast.runtime.simulation.engines import Output, same
@@ -66,6 +66,9 @@ class Auditor:
         if simulation.restarts != self._restarts:
             self._restarts = simulation.restarts
             self._published.clear()
+            self._said.clear()  # what was about to be put in its place when the driver died was not said
+            for (epoch, task), output in simulation.store.final.items():
+                self._said.setdefault((epoch, task.operator), Counter()).update(rows_of(output))
         try:
             simulation.coordinator.check()
         except AssertionError as error:
@@ -84,7 +87,7 @@ class Auditor:
                     self._tentative(instruction)
                 case EpochDone(epoch):
                     self._answered(epoch)
-                case Release(nodes):
+                case ReleaseNodes(nodes):
                     self._released(nodes)
                 case Record("moved", fields):
                     self._moved(fields["tasks"])
@@ -97,39 +100,39 @@ class Auditor:
         """One primary for each task, on a live node; nobody does the same work twice at once."""
         simulation = self.simulation
         assert simulation is not None
-        standing = simulation.coordinator.standing
-        under_way = [other for number, other in simulation.coordinator.runs.items() if number != run.number]
+        parts = simulation.coordinator.parts
+        under_way = [other.run for number, other in parts.runs.under_way.items() if number != run.number]
         if any(other.kind == run.kind for other in under_way):
             raise Breach(f"run {run.number}: another {run.kind} run is under way")
         seen = {(work.task, work.born, work.lane, work.node) for other in under_way for work in other.works}
-        shadow = simulation.coordinator.scaling.shadow
+        shadow = parts.rescaling.shadow
         for work in run.works:
-            if work.node not in standing.nodes:
+            if work.node not in parts.members.nodes:
                 raise Breach(f"run {run.number}: {work.task} is to run on {work.node}, which is gone")
             if (work.task, work.born, work.lane, work.node) in seen:
                 raise Breach(f"run {run.number}: the {work.lane} copy of {work.task} is worked on twice at once")
             seen.add((work.task, work.born, work.lane, work.node))
             if work.lane == "tentative" and not 0 < work.fidelity <= 1:
                 raise Breach(f"run {run.number}: tentative {work.task} with a fidelity of {work.fidelity}")
-            homes = standing.homes if work.lane != "replica" else standing.replicas
+            homes = parts.assignment.primaries if work.lane != "replica" else parts.assignment.replicas
             if not run.settled:
-                homes = shadow.homes if shadow is not None else {}
+                homes = shadow.copies if shadow is not None else {}
             if work.lane != "side" and (work.task not in homes or homes[work.task].node != work.node):
                 raise Breach(f"run {run.number}: {work.task} ({work.lane}) does not live on {work.node}")
         for task, (node, _, _) in run.buffers.items():
-            if node not in standing.nodes:
+            if node not in parts.members.nodes:
                 raise Breach(f"run {run.number}: the buffer of {task} is on {node}, which is gone")
 
     def _released(self, nodes: tuple[str, ...]) -> None:
         """Who is given back takes nothing along."""
         simulation = self.simulation
         assert simulation is not None
-        standing = simulation.coordinator.standing
-        if standing.down:
-            raise Breach(f"{', '.join(nodes)} was given back with {standing.down[0]} on it")
-        if not standing.nodes:
+        parts = simulation.coordinator.parts
+        if down := parts.assignment.down:
+            raise Breach(f"{', '.join(nodes)} was given back with {down[0]} on it")
+        if not parts.members.nodes:
             raise Breach("the last node was given back")
-        for run in simulation.coordinator.runs.values():
+        for run in (running.run for running in parts.runs.under_way.values()):
             if hit := [work for work in run.works if work.node in nodes]:
                 raise Breach(f"{hit[0].node} was given back while {hit[0].task} ran on it")
 
@@ -137,10 +140,10 @@ class Auditor:
         """Who takes a task over has come as far as it had: no epoch waits for it."""
         simulation = self.simulation
         assert simulation is not None
-        standing = simulation.coordinator.standing
+        parts = simulation.coordinator.parts
         moved = set(tasks)  # some of them may have been scaled away since, in the same breath
-        for task, home in standing.homes.items():
-            if str(task) in moved and (task in standing.cold or home.position < standing.head):
+        for task, copy in parts.assignment.primaries.items():
+            if str(task) in moved and (task in parts.assignment.cold or copy.position < parts.answering.head):
                 raise Breach(f"{task} was moved before its new copy had caught up")
 
     def _final(self, wanted: Publish) -> None:
@@ -199,20 +202,19 @@ class Auditor:
     def _empty_buffers(self) -> None:
         simulation = self.simulation
         assert simulation is not None
-        coordinator = simulation.coordinator
-        standing = coordinator.standing
-        whole = not standing.down and all(home.position >= standing.checkpoint for home in standing.homes.values())
-        if whole and standing.buffers and not coordinator.backup and not standing.cold:
+        parts = simulation.coordinator.parts
+        whole = parts.assignment.all_up and not parts.assignment.cold
+        if whole and parts.recovering.kept and not parts.recovering.backup:
             raise Breach("buffers are kept although nothing is down and a checkpoint was made")
 
     def finish(self) -> None:
         """Everything is recovered and caught up, and no final output is missing."""
         simulation = self.simulation
         assert simulation is not None
-        standing = simulation.coordinator.standing
-        if standing.down or any(home.position < standing.head for home in standing.homes.values()):
+        parts = simulation.coordinator.parts
+        if not parts.whole:
             raise Breach("the job has ended, but something is still down or behind")
-        if standing.buffers and not simulation.coordinator.backup:
+        if parts.recovering.kept and not parts.recovering.backup:
             raise Breach("the job has ended and is whole, but buffers are kept")
         if self.expected is None:
             return

@@ -11,12 +11,24 @@ from typing import Any, Protocol
 
 from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.shape import Shape
-from holdfast.runtime.spark.checkpoint_process import main_branch
 from holdfast.runtime.worker.blocks import Block, once
 from holdfast.runtime.worker.plan import Feed, Layout, absent_barrier
-from holdfast.runtime.worker.worker import branch_of
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
+
+
+def main_branch(born: int) -> str:
+    """Where a node keeps the states of primaries: tasks that came with a scaling are apart from those before them."""
+    return f"main-{born}" if born else "main"
+
+
+def branch_of(work: Work) -> str:
+    """Where the versions of a lane are: a replica's are in the main branch, so that to promote it is to do nothing."""
+    if work.lane == "tentative":
+        return f"fork-{work.fork}"
+    if work.lane == "side":
+        return f"side-{work.born}-{work.fork}"
+    return main_branch(work.born)
 
 
 class Missing(Exception):
@@ -90,6 +102,7 @@ class Machine:
 
     name: str
     domain: str
+    incarnation: str = ""
     speed: float = 1.0
     alive: bool = True
     stalled: float = 0.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.runtime.messages import CheckpointLost, Report, Run, RunBroken, RunDone
+from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Report, Run, RunBroken, RunDone
 from holdfast.runtime.simulation.clock import Timer
 from holdfast.runtime.simulation.endings import Hopeless, Unfinished
 from holdfast.runtime.simulation.machine import Machine, Order
@@ -37,6 +37,7 @@ class Job:
     outputs: dict[tuple[str, int, Task], Any] = field(default_factory=dict)
     timers: list[Timer] = field(default_factory=list)
     finished: bool = False
+    journalled: int | None = None
 
 
 class Runs:
@@ -60,9 +61,9 @@ class Runs:
             self._start_costed(job)
             return
         engine = host.engine.shaped(run.shape)
-        if run.live is not None:
-            job.pieces = engine.ingest(run.live)
-            pieces = {run.live: job.pieces}
+        if run.ingest is not None:
+            job.pieces = engine.ingest(run.ingest)
+            pieces = {run.ingest: job.pieces}
         else:
             needed = range(run.first, run.last + 1)
             if lost := [epoch for epoch in needed if epoch not in host.store.journal]:
@@ -140,18 +141,26 @@ class Runs:
     def _end(self, job: Job) -> None:
         """Every slot has answered; the driver journals a live epoch, and hears the reports a moment later."""
         host = self.host
-        if host.full and (job.run.live is not None or job.outputs):
-            self.call_off(job, "no space left in the store", again=0.2)
+        if host.full and (job.run.ingest is not None or job.outputs):
+            job.timers.append(host.clock.after(0.2, lambda: self._end(job)))
             return
-        if job.run.live is not None and all(report.status == "committed" for report in job.reports):
-            host.store.journal[job.run.live] = job.pieces or []
-            host.store.journalled_in[job.run.live] = job.run.shape
+        if job.run.ingest is not None and all(report.status == "committed" for report in job.reports):
+            self._journal(job)
         job.finished = True
         job.timers.append(host.clock.after(host.timing.report, lambda: self._report(job)))
+
+    def _journal(self, job: Job) -> None:
+        store, epoch = self.host.store, job.run.ingest
+        assert epoch is not None
+        store.journal[epoch] = job.pieces or []
+        store.journalled_in[epoch] = job.run.shape
+        job.journalled = epoch
 
     def _report(self, job: Job) -> None:
         host = self.host
         self.drop(job)
+        if job.journalled is not None:
+            host.tell(EpochJournalled(job.journalled))
         for (lane, epoch, task), output in job.outputs.items():
             host.outputs[job.run.number, lane, epoch, task] = output
         if any(report.status == "damaged" for report in job.reports):
@@ -160,7 +169,7 @@ class Runs:
             if found is None:
                 raise Hopeless("no whole checkpoint is left and the journal does not go back to the start")
             host.tell(CheckpointLost(lost, found))
-        if host.elastic is not None and job.run.live is not None:
+        if host.elastic is not None and job.run.epoch is not None:
             costs, unit = host.topology_of(job.run).operator, host.timing.unit
             host.elastic.worked(
                 replace(report, seconds=costs[report.task.operator].costs[report.task.number] * unit)
@@ -205,13 +214,20 @@ class Runs:
         job.pieces = []
         self._end(job)
 
-    def call_off(self, job: Job, reason: str, again: float = 0.0) -> None:
+    def call_off(self, job: Job, reason: str) -> None:
         host = self.host
         self.drop(job)
-        delay = again + host.random.random() * host.timing.detect
-        number = job.run.number
+        if job.run.ingest is not None and job.journalled is None and not host.full and host.random.random() < 0.5:
+            self._journal(job)  # its pieces were all written before it broke
         before = host.restarts
-        host.clock.after(delay, lambda: host.tell(RunBroken(number, reason)) if host.restarts == before else None)
+
+        def broken() -> None:
+            if host.restarts == before:
+                if job.journalled is not None:
+                    host.tell(EpochJournalled(job.journalled))
+                host.tell(RunBroken(job.run.number, reason))
+
+        host.clock.after(host.random.random() * host.timing.detect, broken)
 
     def drop(self, job: Job) -> None:
         for timer in job.timers:

@@ -15,27 +15,31 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.driver.autoscaling import Elastic
 from holdfast.runtime.history.history import History
 from holdfast.runtime.messages import (
+    CancelCheckpoint,
+    CancelRun,
     CapacityLifted,
-    Checkpoint,
     CheckpointBroken,
     CheckpointDurable,
     CheckpointWanted,
+    CommitShape,
     EpochArrived,
     EpochDone,
     Event,
     Halt,
     Instruction,
-    NodesJoined,
-    NodesLost,
+    NodeInfo,
+    NodesSeen,
     NodesUnneeded,
     Publish,
+    Published,
     Record,
-    Release,
+    ReleaseNodes,
     ReplicasPlanned,
-    Reshape,
     Run,
     ScaleWanted,
-    Trim,
+    ShapeCommitted,
+    TakeCheckpoint,
+    TrimJournal,
 )
 from holdfast.runtime.shape import Shape, reshaped
 from holdfast.runtime.simulation.clock import Environment, Timer
@@ -73,7 +77,7 @@ class Simulation:
         self._topologies: dict[int, Topology] = {}
         self.elastic: Elastic | None = None
         if scenario.elastic is not None:
-            self.elastic = Elastic(scenario.topology, self.coordinator.scaling.scalable, scenario.elastic)
+            self.elastic = Elastic(scenario.topology, self.coordinator.scalable, scenario.elastic)
         self.machines: dict[str, Machine] = {}
         self.history: list[dict[str, Any]] = []
         self.restarts = 0
@@ -83,8 +87,10 @@ class Simulation:
         self.random = Random(scenario.seed)
         self.runs = Runs(self)
         self.outputs: dict[tuple[int, str, int, Task], Any] = {}
-        self._checkpoint: tuple[Checkpoint, Timer, dict[str, Machine]] | None = None
+        self._checkpoint: tuple[TakeCheckpoint, Timer, dict[str, Machine]] | None = None
         self._noticing: dict[str, Timer] = {}
+        self._seen: dict[str, NodeInfo] = {}
+        self._incarnations = 0
         self._committed = -1
         self._fetched = -1
         self._filled = 0.0
@@ -149,12 +155,12 @@ class Simulation:
         return self._topologies[version]
 
     def _missing(self) -> str:
-        standing = self.coordinator.standing
-        down = ", ".join(map(str, standing.down[:5])) or "none"
+        now = self.coordinator.snapshot()
+        down = ", ".join(map(str, now.down[:5])) or "none"
+        behind = [str(task) for task, position in now.positions.items() if position < now.head]
         return (
-            f"epoch {self._committed + 1} of {self.scenario.epochs} is to be answered, head {standing.head}, "
-            f"checkpoint {standing.checkpoint}, {len(standing.nodes)} nodes, down: {down}, "
-            f"behind: {[(str(c.task), c.lane, c.position) for c in standing.behind()][:5]}"
+            f"epoch {self._committed + 1} of {self.scenario.epochs} is to be answered, head {now.head}, "
+            f"checkpoint {now.checkpoint}, {len(now.nodes)} nodes, down: {down}, behind: {behind[:5]}"
         )
 
     def boot(self, names: tuple[str, ...]) -> None:
@@ -163,12 +169,18 @@ class Simulation:
         for name in new:
             if name in self._noticing:
                 self.notice()
-            self.machines[name] = Machine(name, self.scenario.domains.get(name, name))
+            self.machines[name] = Machine(name, self.scenario.domains.get(name, name), self._incarnation())
         if new and not self._restarting:
             self._greet(tuple(new))
 
+    def _incarnation(self) -> str:
+        self._incarnations += 1
+        return str(self._incarnations)
+
     def _greet(self, names: tuple[str, ...]) -> None:
-        self.tell(NodesJoined(names, domains={name: self.machines[name].domain for name in names}))
+        """These are there from now on: everybody who was seen is told of."""
+        self._seen |= {name: NodeInfo(self.machines[name].incarnation, self.machines[name].domain) for name in names}
+        self.tell(NodesSeen(dict(self._seen)))
 
     def die(self, names: tuple[str, ...]) -> None:
         """These nodes die at once; they are noticed a moment later, together with others that went meanwhile."""
@@ -190,6 +202,7 @@ class Simulation:
             machine.alive = False
             machine.versions.clear()
             machine.kept.clear()
+            self._seen.pop(name, None)
 
     def stall(self, names: tuple[str, ...], seconds: float) -> None:
         """These nodes answer nobody for a while, then are back with all they had; short stalls go unnoticed."""
@@ -205,7 +218,7 @@ class Simulation:
     def _back(self, machine: Machine) -> None:
         if machine is not self.machines.get(machine.name) or not machine.alive or self._restarting:
             return
-        if machine.stalled <= self.clock.now and machine.name not in self.coordinator.standing.nodes:
+        if machine.stalled <= self.clock.now and machine.name not in self._seen:
             self._greet((machine.name,))
 
     def _lose(self, name: str) -> None:
@@ -220,16 +233,39 @@ class Simulation:
         for timer in self._noticing.values():
             timer.cancel()
         self._noticing.clear()
-        under_way = list(self.runs.jobs.values())
-        self.tell(NodesLost(gone))
-        for job in under_way:
-            hit = any(name in job.machines for name in gone)
-            if not job.finished and (hit or self.random.random() < 0.5):
+        for name in gone:
+            self._seen.pop(name, None)
+        self.tell(NodesSeen(dict(self._seen)))
+
+    def _cancel(self, number: int) -> None:
+        """A run that used a node that is gone ends, and some of the others."""
+        job = self.runs.jobs.get(number)
+        if job is not None and not job.finished:
+            hit = any(name not in self._seen for name in job.machines)
+            if hit or self.random.random() < 0.5:
                 self.runs.call_off(job, "nodes were lost")
+
+    def _cancel_checkpoint(self) -> None:
         if self._checkpoint is not None:
-            hit = any(name in self._checkpoint[2] for name in gone)
+            hit = any(name not in self._seen for name in self._checkpoint[2])
             if hit or self.random.random() < 0.5:
                 self._break_checkpoint("nodes were lost")
+
+    def _later(self, event: Event, delay: float) -> None:
+        """Told after a while, unless the driver dies first."""
+        before = self.restarts
+        self.clock.after(delay, lambda: self.tell(event) if self.restarts == before else None)
+
+    def _put_down(self, shape: Shape) -> None:
+        """Durable a moment later; told a moment after that."""
+        before = self.restarts
+
+        def put() -> None:
+            if self.restarts == before:
+                self.store.shape = shape
+                self._later(ShapeCommitted(shape.version), self.random.random() * self.timing.report)
+
+        self.clock.after(self.random.random() * self.timing.report, put)
 
     def at_epoch(self, epoch: int, action: Callable[[], None]) -> None:
         """Let this happen once the epoch has begun, in the midst of its run."""
@@ -288,7 +324,8 @@ class Simulation:
         self.note("driver back", {"checkpoint": found, "head": head})
         for name in alive:
             if self.machines[name].alive:
-                self.machines[name] = Machine(name, self.machines[name].domain)
+                self.machines[name] = Machine(name, self.machines[name].domain, self._incarnation())
+        self._seen.clear()
         here = [name for name, machine in self.machines.items() if machine.alive]
         first = here[: max(1, len(here) // 2)]
         if first:
@@ -317,17 +354,21 @@ class Simulation:
                 self.note(kind, fields)
             case Run():
                 self.runs.start(instruction)
-            case Checkpoint():
+            case TakeCheckpoint():
                 self._begin_checkpoint(instruction)
             case Publish():
                 self._publish(instruction)
-            case Reshape(shape):
-                self.store.shape = shape
-            case Trim(epoch):
+            case CommitShape(shape):
+                self._put_down(shape)
+            case CancelRun(number):
+                self._cancel(number)
+            case CancelCheckpoint():
+                self._cancel_checkpoint()
+            case TrimJournal(epoch):
                 self.store.trim(epoch)
             case EpochDone(epoch):
                 self._epoch_done(epoch)
-            case Release(nodes):
+            case ReleaseNodes(nodes):
                 self._release(nodes)
             case Halt(message):
                 raise Unfinished(f"the job halted: {message}")
@@ -335,12 +376,12 @@ class Simulation:
     def note(self, kind: str, fields: Mapping[str, Any]) -> None:
         self.history.append({"time": round(self.clock.now, 6), "kind": kind, **fields})
         if self.elastic is not None:
-            self.elastic.hear({"kind": kind, **fields}, self.coordinator.shape, self.clock.now)
+            self.elastic.hear({"kind": kind, **fields}, self.coordinator.parts.rescaling.shape, self.clock.now)
         if self.record is not None:
             self.record.add(self.clock.now, kind, fields)
 
     def _mind_stuck(self) -> None:
-        stuck = bool(self.coordinator.standing.down) and bool(self.coordinator.standing.nodes)
+        stuck = bool(self.coordinator.parts.assignment.down) and bool(self.coordinator.parts.members.nodes)
         if not stuck and self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
@@ -355,12 +396,12 @@ class Simulation:
     def _mind_end(self) -> None:
         if (
             self._committed + 1 < self.scenario.epochs
-            or not self.coordinator.idle
+            or not self.coordinator.parts.idle
             or self.runs.jobs
             or self._restarting
         ):
             return
-        if self.coordinator.checkpoint_needed():
+        if self.coordinator.snapshot().checkpoint_needed:
             if self._checkpoint is None:
                 self.clock.after(0.0, lambda: self.tell(CheckpointWanted()))
             return
@@ -393,7 +434,7 @@ class Simulation:
 
     # Checkpoints and outputs
 
-    def _begin_checkpoint(self, wanted: Checkpoint) -> None:
+    def _begin_checkpoint(self, wanted: TakeCheckpoint) -> None:
         if self._checkpoint is not None:
             raise Unfinished("a second checkpoint is to begin while one is under way")
         delay = self.timing.checkpoint * (0.5 + self.random.random())
@@ -418,31 +459,36 @@ class Simulation:
                     self._break_checkpoint(str(error))
                     return
         if self.full:
-            self._break_checkpoint("no space left in the store", again=0.2)
+            self._checkpoint = (wanted, self.clock.after(0.2, self._end_checkpoint), machines)
             return
         whole = [task for task in wanted.homes if wanted.since_of(task) < 0]
         self.store.commit(wanted.epoch, wanted.since, states, wanted.shape, whole)
         self._checkpoint = None
-        before = self.restarts
-        done = CheckpointDurable(wanted.epoch)
-        # The manifest is in place; the coordinator hears of it a moment later, or never, if the driver dies first.
-        self.clock.after(self.timing.report, lambda: self.tell(done) if self.restarts == before else None)
+        self._later(CheckpointDurable(wanted.epoch), self.timing.report)
 
-    def _break_checkpoint(self, reason: str, again: float = 0.0) -> None:
+    def _break_checkpoint(self, reason: str) -> None:
         assert self._checkpoint is not None
         wanted, timer, _ = self._checkpoint
         timer.cancel()
         self._checkpoint = None
-        before = self.restarts
-        broken = CheckpointBroken(wanted.epoch, reason)
-        delay = again + self.timing.detect
-        self.clock.after(delay, lambda: self.tell(broken) if self.restarts == before else None)
+        self._later(CheckpointBroken(wanted.epoch, reason), self.timing.detect)
 
     def staged(self, run: int, lane: str, epoch: int, task: Task) -> Any:
         """What a run under publication wrote."""
         return self.outputs[run, lane, epoch, task]
 
     def _publish(self, wanted: Publish) -> None:
+        """In its place a moment later, and told a moment after that; a driver that dies meanwhile does not do it."""
+        before = self.restarts
+
+        def put() -> None:
+            if self.restarts == before:
+                self._place(wanted)
+                self._later(Published(wanted.run, wanted.kind), self.random.random() * self.timing.report)
+
+        self.clock.after(self.random.random() * self.timing.report, put)
+
+    def _place(self, wanted: Publish) -> None:
         lane = "exact" if wanted.kind == "final" else "tentative"
         for epoch, task in wanted.outputs:
             output = self.outputs.pop((wanted.run, lane, epoch, task))

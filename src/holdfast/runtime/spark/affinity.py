@@ -21,7 +21,7 @@ LOOK_EVERY = 0.0005
 
 
 @dataclass(frozen=True)
-class InTurn:
+class SlotAffinity:
     """A stage whose tasks end one after the other. ``folder``: any that all processes share."""
 
     stage: Stage

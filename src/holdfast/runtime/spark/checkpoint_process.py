@@ -1,7 +1,6 @@
-"""What a checkpoint asks of a node: bring what changed to the durable store, and tidy up the node's own folder.
+"""Where driver and nodes are one machine, states are brought to the store by a process of its own, at low priority.
 
-Executors do it in a Spark task. Where driver and nodes are one machine, a process of its own does it at low priority:
-a Spark task would take one of few cores from the epochs beside it. It speaks JSON, a line for each request and answer.
+A Spark task would take one of few cores from the epochs beside it. It speaks JSON, a line for each request and answer.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.state import LocalState, Store, Sync
+from holdfast.runtime.worker.versions import Saved, Upload, upload
+from holdfast.state import Store, Sync, Unusable
 from holdfast.state.compaction import folded_chain
 from holdfast.state.entries import FileEntry
+from holdfast.state.files import open_files
 
 NICER = 10
 """How much lower the priority of the process is than that of the job."""
@@ -30,41 +30,7 @@ class NotSaved(Exception):
     """A state could not be brought to the store; the message is the process's own word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """Changes of a task in ``(since, epoch]``, from a node's folder; everything when ``since`` is negative.
-
-    ``born``: the shape that the task came with. ``retain``: no version before this one will be asked for again.
-    """
-
-    folder: str
-    task: str
-    since: int
-    epoch: int
-    born: int
-    retain: int
-
-
-def main_branch(born: int) -> str:
-    """Where a node keeps the states of primaries: tasks that came with a scaling are apart from those before them."""
-    return f"main-{born}" if born else "main"
-
-
-def bring(store: Store, token: int, wanted: Saving) -> list[FileEntry]:
-    """The files of one task for a checkpoint. What the node need not keep any more goes, if it can be had easily."""
-    local = LocalState(Path(wanted.folder) / main_branch(wanted.born))
-    if wanted.since < 0:
-        state = local.load(wanted.task, wanted.epoch)
-        entries = store.write_task(wanted.task, wanted.epoch, state, token=token)
-    else:
-        changes = local.changes(wanted.task, wanted.since, wanted.epoch)
-        entries = store.write_task(wanted.task, wanted.epoch, changes, token=token, since=wanted.since)
-    with contextlib.suppress(HoldfastError):
-        local.drop(wanted.task, wanted.retain)
-    return entries
-
-
-class Keeper:
+class CheckpointProcess:
     """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
 
     def __init__(self, store: str, token: int, sync: Sync) -> None:
@@ -78,10 +44,9 @@ class Keeper:
         with self._lock:
             self._begun()
 
-    def save(self, wanted: Sequence[Saving]) -> dict[str, list[FileEntry]]:
-        """The files of all these tasks; NotSaved if one of them cannot be had."""
-        saved = self._asked({"save": [asdict(each) for each in wanted]})
-        return {task: [FileEntry.from_json(entry) for entry in files] for task, files in saved}
+    def save(self, wanted: Sequence[Upload]) -> Saved:
+        """Bring all these to the store; NotSaved if the process cannot."""
+        return Saved.from_json(self._asked({"save": [asdict(each) for each in wanted]}))
 
     def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
         """A shorter chain of files for the same state of a task: see ``compaction.folded_chain``."""
@@ -112,6 +77,8 @@ class Keeper:
         if not answer:
             raise NotSaved("the process that brings states to the store has ended")
         said = json.loads(answer)
+        if "refused" in said:
+            raise Unusable(said["refused"])
         if "error" in said:
             raise NotSaved(said["error"])
         return said["done"]
@@ -134,8 +101,10 @@ def serve(told: str) -> None:
     for line in sys.stdin:
         try:
             answer = json.dumps({"done": _carried_out(store, about["token"], json.loads(line))})
-        except (HoldfastError, OSError) as error:
-            answer = json.dumps({"error": str(error)})
+        except Unusable as error:
+            answer = json.dumps({"refused": str(error)})
+        except Exception as error:
+            answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
         print(answer, flush=True)
 
 
@@ -143,8 +112,8 @@ def _carried_out(store: Store, token: int, request: Mapping[str, Any]) -> Any:
     if "fold" in request:
         chain = [FileEntry.from_json(entry) for entry in request["chain"]]
         return [entry.to_json() for entry in folded_chain(store, request["fold"], chain, token)]
-    wanted = [Saving(**each) for each in request["save"]]
-    return [(each.task, [entry.to_json() for entry in bring(store, token, each)]) for each in wanted]
+    wanted = [Upload(**each) for each in request["save"]]
+    return Saved.of([upload(store, token, open_files(each.folder), each) for each in wanted]).to_json()
 
 
 if __name__ == "__main__":

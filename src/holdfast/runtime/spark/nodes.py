@@ -1,6 +1,7 @@
 """Nodes as Spark has them: executors that come and go by themselves, or logical nodes inside one local process.
 
-A node keeps its name when a replacement takes its place; what it stored does not come back with the name.
+A replacement takes its predecessor's name as another incarnation: what was stored does not come back with the name.
+A node's *place* is where Spark runs its works: an executor, as a location, or a slot of the local process.
 """
 
 from __future__ import annotations
@@ -11,51 +12,25 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark import SparkContext
 
 from holdfast.errors import Invalid
+from holdfast.runtime.messages import NodeInfo
+from holdfast.runtime.spark.folders import let_go
 
 WARM_WITHIN = 30.0
 """An executor that has not run a task within so many seconds counts all the same."""
+EXECUTOR = "executor_"
 
 
-class Cluster(Protocol):
-    """What the shell asks of a set of nodes."""
-
-    def look(self) -> tuple[list[str], list[str]]:
-        """Nodes lost and nodes joined since the last look."""
-        ...
-
-    def places(self) -> Mapping[str, str]:
-        """The slot group of every node that is there: works of one group and level share a Spark task."""
-        ...
-
-    def location(self, place: str) -> str | None:
-        """Where Spark must run the works of a place; None for anywhere."""
-        ...
-
-    def folder(self, node: str) -> str:
-        """The node's own folder, new with every replacement."""
-        ...
-
-    def kill(self, nodes: Iterable[str]) -> None:
-        """These die together."""
-        ...
-
-    def grow(self, count: int) -> bool:
-        """Ask for so many more nodes; False if nobody can give any. They join when they come."""
-        ...
-
-    def release(self, nodes: Iterable[str]) -> None:
-        """Give these back: nobody comes in their place, and nobody hears that they were lost."""
-        ...
-
-    def close(self) -> None: ...
+def location(place: str) -> str | None:
+    """Where Spark must run the works of a place; None for anywhere."""
+    return place if place.startswith(EXECUTOR) else None
 
 
 class LogicalNodes:
@@ -70,28 +45,26 @@ class LogicalNodes:
         self._names = [f"node-{number}" for number in range(count)]
         self._lives = dict.fromkeys(self._names, 0)
         self._alive: set[str] = set()
-        self._known: set[str] = set()
         self._given_back: list[str] = []
         self._alive.update(self._names)
 
-    def look(self) -> tuple[list[str], list[str]]:
+    def look(self) -> Mapping[str, NodeInfo]:
+        now = time.monotonic()
         for name, died in list(self._died.items()):
-            due = self._rejoin_after is not None and time.monotonic() - died >= self._rejoin_after
-            if due and name not in self._known:
+            if self._rejoin_after is not None and now - died >= self._rejoin_after:
                 self.join(name)
-        lost = sorted(self._known - self._alive)
-        joined = sorted(self._alive - self._known, key=self._names.index)
-        self._known = set(self._alive)
-        return lost, joined
-
-    def places(self) -> Mapping[str, str]:
         slots = max(1, min(self._cores, len(self._names)))
-        return {name: f"slot-{self._names.index(name) % slots}" for name in self._alive}
+        return {
+            name: NodeInfo(
+                str(self._lives[name]), name, "localhost", self._folder(name), f"slot-{self._names.index(name) % slots}"
+            )
+            for name in sorted(self._alive, key=self._names.index)
+        }
 
-    def location(self, place: str) -> str | None:
-        return None
+    def refused(self) -> Sequence[str]:
+        return ()
 
-    def folder(self, node: str) -> str:
+    def _folder(self, node: str) -> str:
         return str(self._root / f"{node}.{self._lives[node]}")
 
     def kill(self, nodes: Iterable[str]) -> None:
@@ -101,7 +74,7 @@ class LogicalNodes:
         self._died |= dict.fromkeys(gone, time.monotonic())
         self._alive = self._alive.difference(gone)  # one step, so that who looks sees one failure
         for node in gone:
-            shutil.rmtree(self.folder(node), ignore_errors=True)
+            shutil.rmtree(self._folder(node), ignore_errors=True)
 
     def grow(self, count: int) -> bool:
         for _ in range(count):
@@ -117,10 +90,9 @@ class LogicalNodes:
     def release(self, nodes: Iterable[str]) -> None:
         gone = list(nodes)
         self._alive = self._alive.difference(gone)
-        self._known -= set(gone)
         self._given_back += gone
         for node in gone:
-            shutil.rmtree(self.folder(node), ignore_errors=True)
+            shutil.rmtree(self._folder(node), ignore_errors=True)
 
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
@@ -132,18 +104,20 @@ class LogicalNodes:
             self._alive.add(node)
 
     def close(self) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+        let_go(str(self._root))
 
 
 class Executors:
     """Real executors. A new one takes the lowest name that is free: a replacement has its predecessor's name.
 
-    ``warm``: runs something on an executor (given as a location) before it counts as a node. Its first Python task
-    takes seconds, and no epoch has to wait for that. Where nobody is left, who comes counts at once.
+    ``warm``: runs something on an executor (given as a location) before it counts as a node, and says what is wrong
+    with it, if anything is. Its first Python task takes seconds, and no epoch has to wait for that. Where everybody was
+    lost, who comes counts at once. ``clean``: clears up on the machines of these locations.
     """
 
-    def __init__(self, context: SparkContext, root: Path, warm: Callable[[str], None] | None = None) -> None:
-        self.warm = warm
+    def __init__(self, context: SparkContext, root: Path) -> None:
+        self.warm: Callable[[str], str] | None = None
+        self.clean: Callable[[Sequence[str]], None] | None = None
         self._context = context
         self._root = root
         self._jsc: Any = context._jsc.sc()
@@ -151,22 +125,34 @@ class Executors:
         self._known: dict[str, str] = {}
         self._warming: dict[str, float] = {}
         self._ready: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._untold: list[str] = []
         self._released: set[str] = set()
+        self._begun = False
 
-    def look(self) -> tuple[list[str], list[str]]:
+    def look(self) -> Mapping[str, NodeInfo]:
         alive = self._alive()
-        lost = [name for name, executor in self._known.items() if executor not in alive]
-        for name in lost:
-            shutil.rmtree(self.folder(name), ignore_errors=True)
+        for name in [name for name, executor in self._known.items() if executor not in alive]:
+            shutil.rmtree(self._folder(name), ignore_errors=True)
             del self._known[name]
-        joined = []
-        nobody = not self._known  # then there are no epochs that could go on without them
+        nobody = self._begun and not self._known  # then there are no epochs that could go on without them
         for executor in alive:
-            if executor not in self._known.values() and (nobody or self._is_warm(executor)):
+            if (
+                executor not in self._known.values()
+                and executor not in self._refused
+                and (nobody or self._is_warm(executor))
+            ):
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor
-                joined.append(free)
-        return lost, joined
+        self._begun |= bool(self._known)
+        return {
+            name: NodeInfo(executor, name, self._host(executor), self._folder(name), self._location(executor))
+            for name, executor in self._known.items()
+        }
+
+    def refused(self) -> Sequence[str]:
+        told, self._untold = self._untold, []
+        return told
 
     def _is_warm(self, executor: str) -> bool:
         if self.warm is None or executor in self._ready:
@@ -178,9 +164,14 @@ class Executors:
 
     def _warm_up(self, executor: str) -> None:
         assert self.warm is not None
+        wrong = ""
         with contextlib.suppress(Exception):  # one that died meanwhile, or a context that is being closed
-            self.warm(self._location(executor))
-        self._ready.add(executor)
+            wrong = self.warm(self._location(executor))
+        if wrong:
+            self._refused[executor] = wrong
+            self._untold.append(f"executor {executor} on {wrong}")
+        else:
+            self._ready.add(executor)
 
     def _alive(self) -> list[str]:
         """Identifiers of live executors that were not given back, in the order of their numbers."""
@@ -188,15 +179,8 @@ class Executors:
         found = {str(ids.apply(i)) for i in range(ids.size())} - self._released
         return sorted(found, key=lambda name: (len(name), name))
 
-    def places(self) -> Mapping[str, str]:
-        return {name: name for name in self._known}
-
-    def location(self, place: str) -> str | None:
-        executor = self._known.get(place)
-        return None if executor is None else self._location(executor)
-
     def _location(self, executor: str) -> str:
-        return f"executor_{self._host(executor)}_{executor}"
+        return f"{EXECUTOR}{self._host(executor)}_{executor}"
 
     def _host(self, executor: str) -> str:
         if executor not in self._hosts:
@@ -206,8 +190,8 @@ class Executors:
                 self._hosts[str(summary.id())] = str(summary.hostPort()).rpartition(":")[0]
         return self._hosts.get(executor, "localhost")
 
-    def folder(self, node: str) -> str:
-        return str(self._root / f"{node}.{self._known.get(node, 'gone')}")
+    def _folder(self, node: str) -> str:
+        return str(self._root / f"{node}.{self._known[node]}")
 
     def executor(self, node: str) -> str:
         _known(node, list(self._known))
@@ -254,7 +238,10 @@ class Executors:
                 os.kill(number, signal.SIGKILL)
 
     def close(self) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+        if self.clean is not None:
+            with contextlib.suppress(Exception):  # executors that are gone have nothing to clear up
+                self.clean([self._location(executor) for executor in self._alive()])
+        let_go(str(self._root))
 
 
 def executor_process(application: str, executor: str) -> int | None:

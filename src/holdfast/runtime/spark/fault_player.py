@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import Fault
-from holdfast.runtime.spark.nodes import Cluster, Executors, LogicalNodes
+from holdfast.runtime.spark.nodes import Executors, LogicalNodes
 from holdfast.state import Store
 from holdfast.state.files import LocalFiles
 
@@ -24,7 +24,11 @@ class FaultPlayer:
     """Plays the faults of a script: those of an epoch when it begins, those of a time when it comes."""
 
     def __init__(
-        self, faults: Iterable[Fault], cluster: Cluster, store: Store, note: Callable[[str, dict[str, Any]], None]
+        self,
+        faults: Iterable[Fault],
+        cluster: LogicalNodes | Executors,
+        store: Store,
+        note: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._waiting = list(faults)
         self._cluster = cluster
