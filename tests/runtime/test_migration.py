@@ -17,7 +17,7 @@ from holdfast.runtime.driver.migration import migrate, resume, serves, shapes
 from holdfast.runtime.shape import Shape, grown, reshaped_pipeline, resized, routing_of
 from holdfast.runtime.worker.blocks import Block
 from holdfast.runtime.worker.processing import outgoing, process, process_source
-from holdfast.state import Checkpoint, Fenced, Routing, Store, Sync, TaskState, Writer, signature
+from holdfast.state import Checkpoint, Damaged, Fenced, Routing, Store, Sync, TaskState, Writer, signature
 from holdfast.state.signature import Started
 from holdfast.topology import Task
 
@@ -286,6 +286,21 @@ def test_a_journal_that_nobody_put_a_name_to_is_taken_with_a_word(store: Store, 
         notes=(f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one",)
     )
     assert signature.read(store.files) == Started(clicks().signature)
+
+
+def test_a_damaged_signature_stops_only_those_who_need_it(store: Store, writer: Writer, tmp_path: Path) -> None:
+    found = committed(store, writer, clicks(), ran(clicks(), batches(LAST + 1)))
+    resume(store, writer, clicks(), LAST)
+    (name,) = signature.names(store.files)
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(Damaged, match=f"{name} is torn or was altered; it says which pipeline wrote the journal"):
+        resume(store, writer, clicks(), LAST + 1)
+    again, fit = resume(store, writer, clicks(), LAST)
+    assert again == found and not fit.migrates
+    (note,) = fit.notes
+    assert name in note and note.endswith("No epoch is to be replayed, so it was not needed")
+    # What was before is not known any more, so it does not count.
+    assert signature.read(store.files) == Started(clicks().signature, since=LAST + 1)
 
 
 def scaled(pipeline: op.Pipeline, name: str, tasks: int) -> Shape:

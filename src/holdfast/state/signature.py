@@ -42,8 +42,8 @@ def read(files: Files) -> Started | None:
             raise Damaged(f"{newest} is of writer {body['token']}: files were swapped")
     except Damaged as error:
         raise Damaged(
-            f"store {files.url}: {error}; it says which pipeline wrote the journal. Put it back, or delete it if the "
-            "pipeline is the one that ran last"
+            f"store {files.url}: {error}; it says which pipeline wrote the journal. Put it back, or delete it if that "
+            "is the one you start"
         ) from None
     return Started(body["signature"], body["since"])
 

@@ -15,7 +15,7 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.driver.fitting import Fit, fit, journalled_otherwise
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
 from holdfast.runtime.worker.repartition import cut, united
-from holdfast.state import Store, TaskState, Writer, signature
+from holdfast.state import Damaged, Store, TaskState, Writer, signature
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task
 
@@ -27,17 +27,19 @@ def resume(
 
     ``journal_newest``: the newest epoch in the journal, -1 for none. Invalid names what does not fit.
     """
-    found, last = store.latest(), signature.read(store.files)
-    # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
-    before = _written_by(store, found) if found is not None else last.signature if last is not None else None
-    unknown = before is None and journal_newest >= 0
-    if before is None or (found is None and journal_newest < 0):
-        before = pipeline.signature
+    found = store.latest()
+    epoch = -1 if found is None else found.epoch
+    last, notes = _started_last(store, pending=journal_newest > epoch)
+    before: Mapping[str, Any] = pipeline.signature
+    if found is not None:
+        before = _written_by(store, found)
+    elif last is not None and journal_newest >= 0:
+        # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
+        before = last.signature
+    elif journal_newest >= 0:
+        notes += [f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"]
     fitted = fit(store.url, before, pipeline, allow_changed)
-    if unknown:
-        said = f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"
-        fitted = replace(fitted, notes=(said, *fitted.notes))
-    _check_journal(store, pipeline, before, -1 if found is None else found.epoch, journal_newest)
+    _check_journal(store, pipeline, before, epoch, journal_newest)
     if found is not None:
         found = migrate(store, writer, pipeline, fitted, found, journal_newest)
     written = last or signature.Started(before)
@@ -46,7 +48,17 @@ def resume(
     started = signature.Started(pipeline.signature, since)
     signature.write(store.files, started, writer.token, 1, store.sync.checkpoints)
     writer.check()
-    return found, fitted
+    return found, replace(fitted, notes=(*notes, *fitted.notes))
+
+
+def _started_last(store: Store, pending: bool) -> tuple[signature.Started | None, list[str]]:
+    """The pipeline that was started last, and what is to be said of it; where nothing is pending, it may be lost."""
+    try:
+        return signature.read(store.files), []
+    except Damaged as error:
+        if pending:
+            raise
+        return signature.Started({}), [f"{error}. No epoch is to be replayed, so it was not needed"]
 
 
 def serves(store: Store, pipeline: Pipeline, found: Checkpoint) -> bool:
