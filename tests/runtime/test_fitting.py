@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from changed_pipelines import MAXIMA, SCHEMA, TOTALS, VISITS, Newer, Own, both, clicks, ranked, remember, timed
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.runtime.driver.fitting import Fit, fit, journalled_otherwise
-from holdfast.runtime.worker.blocks import Block
-from holdfast.runtime.worker.processing import outgoing, process_source
-from holdfast.state import StateSchema
-from holdfast.topology import Task
-
-SCHEMA = StateSchema(pa.schema({"page": pa.string()}), pa.schema({"n": pa.int64()}))
-
-
-def remember(batch: pa.Table, state: op.State) -> pa.Table | None:
-    return None
-
-
-class Own(op.Operator):
-    """Compared by name and version: what the tables are is compared beside."""
-
-    by = ("page",)
-
-    def __init__(self, value: pa.Schema = SCHEMA.value, name: str = "state", **more: StateSchema) -> None:
-        self.tables = {name: StateSchema(SCHEMA.key, value), **more}
-
-
-class Newer(Own):
-    version = 2
-
-
-TOTALS = op.aggregate("page", total=op.sum("amount"))
-MAXIMA = op.aggregate("page", total=op.max("amount"))
-VISITS = op.tumbling("30 s", by="page", time="time", n=op.count())
-
-
-def clicks(
-    totals: op.Operator = TOTALS,
-    good: op.Operator | None = None,
-    tasks: int = 2,
-    sources: int = 1,
-    name: str = "totals",
-    event_time: str | None = None,
-    delay: float = 0.0,
-    **stream: Any,
-) -> op.Pipeline:
-    """clicks -> good -> totals, keyed by page."""
-    stream = {"key": "page", **stream}
-    return op.Pipeline(
-        op.source("clicks", parallelism=sources, event_time=event_time, delay_seconds=delay),
-        op.step("good", good or op.filter("amount > 0"), "clicks"),
-        op.step(name, totals, op.stream("good", **stream), parallelism=tasks),
-    )
-
-
-def ranked(
-    ranks: op.Operator,
-    key: str = "page",
-    tasks: int = 2,
-    weights: tuple[float, ...] = (),
-    read: op.Input | None = None,
-) -> op.Pipeline:
-    """clicks -> counts, keyed; then task by task, without a key of its own, to ranks."""
-    counts = op.FunctionOperator(remember)
-    read = read or op.stream("counts", partitioning="one-to-one")
-    return op.Pipeline(
-        op.source("clicks"),
-        op.step("counts", counts, op.stream("clicks", key=key, weights=weights), parallelism=tasks),
-        op.step("ranks", ranks, read, parallelism=tasks),
-    )
-
-
-def timed(
-    event_time: str | None = "time", delay: float = 0.0, size: str = "30 s", tasks: int = 2, time: str = "time"
-) -> op.Pipeline:
-    visits = op.tumbling(size, by="page", time=time, n=op.count())
-    return clicks(visits, event_time=event_time, delay=delay, tasks=tasks)
 
 
 def fitted(before: op.Pipeline, now: op.Pipeline, *allow_changed: str) -> Fit:
@@ -353,13 +282,6 @@ def test_a_name_that_nobody_has_is_refused() -> None:
         fitted(clicks(), clicks(), "totlas")
 
 
-def both(*names: str, operator: op.Operator, event_time: str | None = "time") -> op.Pipeline:
-    return op.Pipeline(
-        *(op.source(name, event_time=event_time) for name in names),
-        op.step("both", operator, [op.stream(name, key="page") for name in names], parallelism=2),
-    )
-
-
 def test_a_watermark_alone_comes_again_and_is_never_a_reason_to_refuse() -> None:
     def union(table: pa.Table) -> pa.Table:
         return table
@@ -415,100 +337,3 @@ def test_a_store_without_descriptions_is_taken_with_one_line() -> None:
     with pytest.raises(Invalid, match="operator totals: stream good -> totals had weights 1, 1, has 1, 2 now"):
         fit("X", earlier(clicks()), clicks(weights=(1, 2)))
     assert journalled_otherwise(earlier(clicks()), clicks(MAXIMA)) is None
-
-
-# The journal: what was sent is what would be sent now
-
-
-def straight(totals: op.Operator = TOTALS, tasks: int = 2, sources: int = 1, **stream: Any) -> op.Pipeline:
-    """The aggregate reads the source itself: rows are combined before they are journalled."""
-    stream = {"key": "page", **stream}
-    return op.Pipeline(
-        op.source("clicks", parallelism=sources),
-        op.step("totals", totals, op.stream("clicks", **stream), parallelism=tasks),
-    )
-
-
-def sent(pipeline: op.Pipeline) -> list[tuple[Any, ...]]:
-    """The blocks of an epoch of drawn rows, of every source task."""
-    draw = random.Random(11)
-    rows = pa.table(
-        {
-            "page": [draw.choice("abcdefgh") for _ in range(60)],
-            "user": [draw.choice("uvwxyz") for _ in range(60)],
-            "amount": [draw.randint(-5, 50) for _ in range(60)],
-            "price": [draw.randint(1, 9) for _ in range(60)],
-        }
-    )
-    blocks: list[Block] = []
-    for step in pipeline.sources:
-        for number in range(step.parallelism):
-            task = Task(step.name, number)
-            blocks += outgoing(pipeline, task, process_source(pipeline, task, rows, 0), 0, {})
-    return [(block.sender, block.receiver, block.rows, block.table().to_pylist()) for block in blocks]
-
-
-STREAM = "(stream clicks -> totals)"
-SENT: dict[str, tuple[op.Pipeline, op.Pipeline, str]] = {
-    "function": (straight(), straight(MAXIMA), f"what totals makes of rows before they are sent {STREAM}"),
-    "column": (
-        straight(),
-        straight(op.aggregate("page", total=op.sum("price"))),
-        f"what totals makes of rows before they are sent {STREAM}",
-    ),
-    "parallelism": (straight(), straight(tasks=3), "the parallelism of totals"),
-    "sources": (straight(), straight(sources=2), "the parallelism of clicks"),
-    "weights": (straight(), straight(weights=(1, 3)), "the weights of stream clicks -> totals"),
-    "key": (
-        straight(op.aggregate(["page", "user"], n=op.count()), key="page"),
-        straight(op.aggregate(["page", "user"], n=op.count()), key="user"),
-        "the key of stream clicks -> totals",
-    ),
-    "a reader more": (
-        straight(),
-        op.Pipeline(*straight().steps, op.step("all", op.map("page"), "clicks")),
-        "who reads source clicks (stream clicks -> all)",
-    ),
-    "a reader less": (
-        op.Pipeline(*straight().steps, op.step("all", op.map("page"), "clicks")),
-        straight(),
-        "who reads source clicks (stream clicks -> all)",
-    ),
-}
-
-
-@pytest.mark.parametrize("change", SENT)
-def test_what_was_journalled_otherwise_is_not_replayed(change: str) -> None:
-    before, now, what = SENT[change]
-    assert sent(before) != sent(now), "an example in which nothing changes"
-    assert journalled_otherwise(before.signature, now) == what
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        (clicks(), clicks(MAXIMA)),
-        (clicks(), clicks(good=op.filter("amount > 5"))),
-        (clicks(), clicks(op.map("page"))),
-        (clicks(), op.Pipeline(*clicks().steps, op.step("maxima", MAXIMA, op.stream("good", key="page")))),
-        (straight(weights=(1, 3)), straight(weights=(2, 6))),
-        (straight(Own()), straight(op.FunctionOperator(remember, SCHEMA))),
-    ],
-)
-def test_what_is_made_anew_from_the_same_blocks_is_replayed(before: op.Pipeline, now: op.Pipeline) -> None:
-    assert sent(before) == sent(now)
-    assert journalled_otherwise(before.signature, now) is None
-
-
-@pytest.mark.parametrize(
-    ("now", "what"),
-    [
-        (clicks(tasks=3), "the parallelism of totals"),
-        (clicks(weights=(1, 2)), "the weights of stream good -> totals"),
-        (clicks(op.aggregate("user", total=op.sum("amount")), key="user"), "the key of stream good -> totals"),
-    ],
-)
-def test_rows_that_would_come_out_at_other_tasks_are_not_replayed_either(now: op.Pipeline, what: str) -> None:
-    """Some of an epoch's outputs may be published: with keys at other tasks, rows would be doubled or missing."""
-    assert sent(clicks()) == sent(now)
-    assert journalled_otherwise(clicks().signature, now) == what

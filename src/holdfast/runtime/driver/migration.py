@@ -39,8 +39,9 @@ def resume(
     elif journal_newest >= 0:
         notes += [f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"]
     fitted = fit(store.url, before, pipeline, allow_changed)
-    _check_journal(store, pipeline, before, epoch, journal_newest)
-    if found is not None:
+    if found is None:
+        _check_journal(store, pipeline, before, epoch, journal_newest)
+    else:
         found = migrate(store, writer, pipeline, fitted, found, journal_newest)
     written = last or signature.Started(before)
     since = journal_newest + 1 if journalled_otherwise(written.signature, pipeline) else written.since
