@@ -240,7 +240,7 @@ def test_other_parallelism_is_migrated_and_other_keys_are_refused(spark: Any, tm
         op.step("counts", op.aggregate({"value": pa.int64()}, count=op.count()), "rows", parallelism=3),
         op.step("all", Total(), "counts"),
     )
-    with pytest.raises(Invalid, match="operator counts, table"):
+    with pytest.raises(Invalid, match=r"operator counts was count\(\) by key, is count\(\) by value now"):
         start(numbers(spark), other, store=tmp_path, epochs=6)
     gone = Pipeline(op.source("rows", keyed), op.step("all", Total(), "rows"))
     with pytest.raises(Invalid, match="operator counts has state there"):

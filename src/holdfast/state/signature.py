@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.state.entries import Damaged, document, read_document
@@ -16,13 +17,21 @@ FOLDER = "signature"
 _NAME = re.compile(r"(\d{10})-(\d{10})\.json")
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The pipeline that was started last; epochs from ``since`` on are in the journal as it would put them there."""
+
+    signature: Mapping[str, Any]
+    since: int = 0
+
+
 def names(files: Files) -> list[str]:
     """The documents there are, oldest first."""
     return sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
 
 
-def read(files: Files) -> dict[str, Any] | None:
-    """The newest signature; None if none was ever put down. Damaged, naming the file, if it is not whole."""
+def read(files: Files) -> Started | None:
+    """The newest one; None if none was ever put down. Damaged, naming the file, if it is not whole."""
     found = names(files)
     if not found:
         return None
@@ -33,16 +42,16 @@ def read(files: Files) -> dict[str, Any] | None:
             raise Damaged(f"{newest} is of writer {body['token']}: files were swapped")
     except Damaged as error:
         raise Damaged(
-            f"store {files.url}: {error}; it says which pipeline wrote the journal. Put it back, or delete it if the "
-            "pipeline is the one that ran last"
+            f"store {files.url}: {error}; it says which pipeline wrote the journal. Put it back, or delete it if that "
+            "is the one you start"
         ) from None
-    return dict(body["signature"])
+    return Started(body["signature"], body["since"])
 
 
-def write(files: Files, signature: Mapping[str, Any], token: int, number: int, sync: bool) -> None:
-    """Put a signature down as a whole; then the older ones go, those of newer writers stay."""
+def write(files: Files, started: Started, token: int, number: int, sync: bool) -> None:
+    """Put it down as a whole; then the older ones go, those of newer writers stay."""
     mine = _name(token, number)
-    content = {"token": token, "number": number, "signature": dict(signature)}
+    content = {"token": token, "number": number, "signature": dict(started.signature), "since": started.since}
     files.put(mine, document("signature", content), sync)
     for name in names(files):
         if name < mine:

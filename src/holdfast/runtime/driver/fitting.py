@@ -59,20 +59,12 @@ def fit(url: str, before: Signature, pipeline: Pipeline, allow_changed: Collecti
     return Fit(tuple(changed), tuple(_resized(before, now)), added, tuple(removed), tuple(notes))
 
 
-def check_journal(url: str, before: Signature, pipeline: Pipeline, checkpoint: int, newest: int) -> None:
-    """Invalid if epochs after a checkpoint were journalled for another pipeline than this, in what blocks depend on.
+def journalled_otherwise(before: Signature, pipeline: Pipeline) -> str | None:
+    """What makes epochs that ``before`` journalled useless to this pipeline; None if it can replay them.
 
     The journal holds what sources sent: rows cut for the tasks of those who read them, and prepared by those.
     """
-    if newest <= checkpoint:
-        return
-    found = next(iter(_journalled_otherwise(before, pipeline.signature)), None)
-    if found is not None:
-        epochs = f"epoch {newest} is" if newest == checkpoint + 1 else f"epochs {checkpoint + 1} to {newest} are"
-        raise Invalid(
-            f"store {url}: {found} changed, but {epochs} still to be replayed with the old one; start once with the "
-            f"old one and stop it cleanly"
-        )
+    return next(iter(_journalled_otherwise(before, pipeline.signature)), None)
 
 
 def _stateful(step: Mapping[str, Any]) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.driver.fitting import Fit, check_journal, fit
+from holdfast.runtime.driver.fitting import Fit, fit, journalled_otherwise
 from holdfast.runtime.shape import Shape, check_scalable, declared_routing
 from holdfast.runtime.worker.repartition import cut, united
-from holdfast.state import Store, TaskState, Writer, signature
+from holdfast.state import Damaged, Store, TaskState, Writer, signature
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.topology import Task
 
@@ -27,24 +27,50 @@ def resume(
 
     ``journal_newest``: the newest epoch in the journal, -1 for none. Invalid names what does not fit.
     """
-    found, last = store.latest(), signature.read(store.files)
-    # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
-    before = last if found is None else _written_by(store, found)
-    unknown = before is None and journal_newest >= 0
-    if before is None or (found is None and journal_newest < 0):
-        before = pipeline.signature
-    fitted = fit(store.url, before, pipeline, allow_changed)
-    if unknown:
-        said = f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"
-        fitted = replace(fitted, notes=(said, *fitted.notes))
-    if last is not None:
-        check_journal(store.url, last, pipeline, -1 if found is None else found.epoch, journal_newest)
+    found = store.latest()
+    epoch = -1 if found is None else found.epoch
+    last, notes = _started_last(store, pending=journal_newest > epoch)
+    before: Mapping[str, Any] = pipeline.signature
     if found is not None:
+        before = _written_by(store, found)
+    elif last is not None and journal_newest >= 0:
+        # Without a checkpoint all there is, is what the journal makes when it is replayed; without that, nothing.
+        before = last.signature
+    elif journal_newest >= 0:
+        notes += [f"store {store.url} does not say which pipeline wrote its journal; it is taken to be this one"]
+    fitted = fit(store.url, before, pipeline, allow_changed)
+    if found is None:
+        _check_journal(store, pipeline, before, epoch, journal_newest)
+    else:
         found = migrate(store, writer, pipeline, fitted, found, journal_newest)
+    written = last or signature.Started(before)
+    since = journal_newest + 1 if journalled_otherwise(written.signature, pipeline) else written.since
     writer.check()
-    signature.write(store.files, pipeline.signature, writer.token, 1, store.sync.checkpoints)
+    started = signature.Started(pipeline.signature, since)
+    signature.write(store.files, started, writer.token, 1, store.sync.checkpoints)
     writer.check()
-    return found, fitted
+    return found, replace(fitted, notes=(*notes, *fitted.notes))
+
+
+def _started_last(store: Store, pending: bool) -> tuple[signature.Started | None, list[str]]:
+    """The pipeline that was started last, and what is to be said of it; where nothing is pending, it may be lost."""
+    try:
+        return signature.read(store.files), []
+    except Damaged as error:
+        if pending:
+            raise
+        return signature.Started({}), [f"{error}. No epoch is to be replayed, so it was not needed"]
+
+
+def serves(store: Store, pipeline: Pipeline, found: Checkpoint) -> bool:
+    """Whether a job of this pipeline, once resumed, can go on from an older checkpoint, should newer ones be lost."""
+    started = signature.read(store.files)
+    if started is not None and found.epoch + 1 < started.since:
+        return False
+    try:
+        return not fit(store.url, _written_by(store, found), pipeline).migrates
+    except Invalid:
+        return False
 
 
 def migrate(
@@ -55,7 +81,7 @@ def migrate(
     Invalid if epochs that are still to be replayed were journalled for another pipeline.
     """
     before = _written_by(store, found)
-    check_journal(store.url, before, pipeline, found.epoch, journal_newest)
+    _check_journal(store, pipeline, before, found.epoch, journal_newest)
     if not fit.migrates:
         return found
     # The shape first: if we stop in between, the pipelines still differ and all of this is done again.
@@ -78,6 +104,24 @@ def migrate(
                 entries[task] = store.write_task(task, found.epoch, state, token=writer.token)
     extra = {**found.extra, "signature": pipeline.signature, "shape": saved.to_json()}
     return writer.commit_checkpoint(found.epoch, entries, saved.routings, extra)
+
+
+def _check_journal(store: Store, pipeline: Pipeline, before: Mapping[str, Any], checkpoint: int, newest: int) -> None:
+    """Invalid if epochs after the checkpoint were journalled for another pipeline, in what their blocks depend on."""
+    if newest <= checkpoint:
+        return
+    written = signature.read(store.files) or signature.Started(before)
+    last = newest
+    what = journalled_otherwise(written.signature, pipeline)
+    if what is None and checkpoint + 1 < written.since:
+        # The checkpoint that was begun from after the change is not whole any more, and this one is from before.
+        what, last = "the pipeline", written.since - 1
+    if what is not None:
+        epochs = f"epoch {last} is" if last == checkpoint + 1 else f"epochs {checkpoint + 1} to {last} are"
+        raise Invalid(
+            f"store {store.url}: {what} changed, but {epochs} still to be replayed with the old one; start once with "
+            f"the old one and stop it cleanly"
+        )
 
 
 def _written_by(store: Store, found: Checkpoint) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ def uncut(old: Mapping[str, Any], pipeline: Pipeline, name: str) -> str | None:
     streams = pipeline.topology.inputs_of(name)
     for stream in streams:
         if stream.partitioning != "full":
-            return f"stream {stream} is {stream.partitioning}, so its tasks belong together in pairs, {stays}"
+            return f"stream {stream} is {stream.partitioning}: tasks belong together in pairs, {stays}"
     if len({Routing.weighted(stream.weights) for stream in streams}) > 1:
         return f"its input streams share out keys with different weights, {stays}"
     for table, schema in step.operator.tables.items():
