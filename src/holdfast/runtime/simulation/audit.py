@@ -21,6 +21,7 @@ from holdfast.runtime.messages import (
     Record,
     ReleaseNodes,
     Run,
+    TakeCheckpoint,
 )
 from holdfast.runtime.simulation.engines import Output, same
 from holdfast.runtime.simulation.shell import Simulation
@@ -81,6 +82,9 @@ class Auditor:
                     raise Breach(f"a checkpoint is to take what is not there: {fields['reason']}")
                 case Run():
                     self._run(instruction)
+                case TakeCheckpoint(epoch):
+                    if lacking := self._published - simulation.store.final.keys():
+                        raise Breach(f"checkpoint {epoch} is to be taken, but {min(lacking)} is not in its place")
                 case Publish(kind="final"):
                     self._final(instruction)
                 case Publish():
