@@ -106,6 +106,10 @@ class Coordinator:
         return self.parts.declared
 
     @property
+    def settings(self) -> Settings:
+        return self.parts.settings
+
+    @property
     def topology(self) -> Topology:
         return self.parts.assignment.topology
 
