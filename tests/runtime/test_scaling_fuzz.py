@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.coordinator import scaling
-from holdfast.runtime.coordinator.coordinator import Coordinator
-from holdfast.runtime.coordinator.moving import Moving
-from holdfast.runtime.coordinator.scaling import Shadow
+from holdfast.runtime.coordinator import rescaling
+from holdfast.runtime.coordinator.facts import Released, record
+from holdfast.runtime.coordinator.membership import Membership
+from holdfast.runtime.coordinator.replicating import Replicating
+from holdfast.runtime.coordinator.rescaling import Committing, Rescaling
+from holdfast.runtime.coordinator.shadow import Shadow
 from holdfast.runtime.messages import ReleaseNodes, TakeCheckpoint
 from holdfast.runtime.simulation.endings import Hopeless
 from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
@@ -38,7 +40,7 @@ def test_drawn_schedules_with_scaling_over_real_pipelines_hold() -> None:
 
 def test_the_schedules_reach_every_part_of_scaling() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(160):
         case = scaling_case(seed)
         simulation = Simulation(case.scenario, case.engine)
         try:
@@ -86,12 +88,16 @@ def takes_the_state_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = Coordinator._commit
-    monkeypatch.setattr(Coordinator, "_commit", lambda self, shape: commit(self, replace(shape, done={})))
+    commit = Rescaling._commit
+
+    def forgetful(self: Rescaling, committing: Committing) -> Any:
+        return commit(self, replace(committing, shape=replace(committing.shape, done={})))
+
+    monkeypatch.setattr(Rescaling, "_commit", forgetful)
 
 
 def switches_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shadow, "at", lambda self, head: not any(home.fresh for home in self.homes.values()))
+    monkeypatch.setattr(Shadow, "at", lambda self, head: not any(home.fresh for home in self.copies.values()))
 
 
 def releases_what_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,31 +116,32 @@ def checkpoints_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one_name_for_all_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of another shape in the folders of those they replace."""
-    made = scaling.grown
+    made = rescaling.grown
 
     def unborn(*given: Any, **named: Any) -> Any:
         return replace(made(*given, **named), born={})
 
-    monkeypatch.setattr(scaling, "grown", unborn)
+    monkeypatch.setattr(rescaling, "grown", unborn)
 
 
 def gives_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def let_go(self: Coordinator) -> None:
-        if (gone := set(self.standing.leaving)) and not self.runs:
-            self.standing.lose(gone)
-            self._out.append(ReleaseNodes(tuple(sorted(gone))))
+    def release(self: Membership, parts: Any) -> Any:
+        if (gone := frozenset(self.leaving)) and not parts.runs.under_way:
+            yield Released(gone)
+            yield ReleaseNodes(tuple(sorted(gone)))
 
-    monkeypatch.setattr(Moving, "_let_go", let_go)
+    monkeypatch.setattr(Membership, "release", release)
 
 
 def moves_before_the_copy_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hand_over(self: Coordinator) -> None:
-        if arrived := sorted(self.standing.moving):
+    def hand_over(self: Replicating, parts: Any) -> Any:
+        if arrived := sorted(self.moving):
             for task in arrived:
-                self.standing.take_over(task)
-            self._record("moved", tasks=[str(task) for task in arrived], epoch=self.standing.head)
+                parts.assignment.hand_over(task)
+            self.moving.clear()
+            yield record("moved", tasks=[str(task) for task in arrived], epoch=parts.answering.head)
 
-    monkeypatch.setattr(Moving, "_hand_over", hand_over)
+    monkeypatch.setattr(Replicating, "_hand_over", hand_over)
 
 
 MUTANTS = (

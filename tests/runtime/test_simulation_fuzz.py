@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast.runtime.coordinator import coordinator as coordinating
+from holdfast.runtime.coordinator import recovering
 from holdfast.runtime.coordinator import replay as replaying
-from holdfast.runtime.coordinator.assignment import Standing
-from holdfast.runtime.coordinator.coordinator import Coordinator
-from holdfast.runtime.messages import Publish, RunDone
+from holdfast.runtime.coordinator.answering import Answering
+from holdfast.runtime.coordinator.assignment import Assignment
+from holdfast.runtime.coordinator.recovering import Recovering
+from holdfast.runtime.coordinator.runs import Running, Runs
+from holdfast.runtime.messages import Publish
 from holdfast.runtime.simulation import fuzzer
 from holdfast.runtime.simulation.audit import audited
 from holdfast.runtime.simulation.endings import Hopeless
@@ -76,7 +79,7 @@ def forgets_sides(monkeypatch: pytest.MonkeyPatch) -> None:
         works, read = replaying.replay(*given, **named)
         return tuple(work for work in works if work.lane != "side"), read
 
-    monkeypatch.setattr(coordinating, "replay", no_sides)
+    monkeypatch.setattr(recovering, "replay", no_sides)
 
 
 def sides_begin_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,46 +87,43 @@ def sides_begin_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls_the_fork_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = Coordinator._publish
+    publish = Answering._publish
 
-    def mixed(self: Coordinator, run: Any, reports: Any) -> None:
-        publish(self, run, reports)
-        self._out = [
-            Publish(each.run, each.outputs, "final") if isinstance(each, Publish) else each for each in self._out
-        ]
+    def mixed(self: Answering, run: Any, reports: Any) -> Any:
+        for each in publish(self, run, reports):
+            yield Publish(each.run, each.outputs, "final") if isinstance(each, Publish) else each
 
-    monkeypatch.setattr(Coordinator, "_publish", mixed)
+    monkeypatch.setattr(Answering, "_publish", mixed)
 
 
 def publishes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = Coordinator._publish
+    publish = Answering._publish
 
-    def again(self: Coordinator, run: Any, reports: Any) -> None:
-        self._published.clear()
-        publish(self, run, reports)
+    def again(self: Answering, run: Any, reports: Any) -> Any:
+        self.published.clear()
+        return publish(self, run, reports)
 
-    monkeypatch.setattr(Coordinator, "_publish", again)
+    monkeypatch.setattr(Answering, "_publish", again)
 
 
 def believes_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = Coordinator._done
+    done = Runs._done
 
-    def trusting(self: Coordinator, event: RunDone) -> None:
-        if event.run in self._begun:
-            self._begun[event.run][1].clear()
-        done(self, event)
+    def trusting(self: Runs, running: Running, *rest: Any) -> Any:
+        return done(self, replace(running, gone=frozenset()), *rest)
 
-    monkeypatch.setattr(Coordinator, "_done", trusting)
+    monkeypatch.setattr(Runs, "_done", trusting)
 
 
 def places_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Standing.place
+    place = Assignment.place
 
-    def late(self: Standing, task: Any, node: str) -> None:
-        place(self, task, node)
-        self.homes[task].position = max(self.homes[task].position, self.left_at.get(task, -1))
+    def late(self: Assignment, task: Any, *rest: Any) -> None:
+        place(self, task, *rest)
+        copy = self.primaries[task]
+        self.primaries[task] = replace(copy, position=max(copy.position, self.lost_at.get(task, -1)))
 
-    monkeypatch.setattr(Standing, "place", late)
+    monkeypatch.setattr(Assignment, "place", late)
 
 
 def sweeps_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +135,12 @@ def sweeps_what_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_plans_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    recover = Coordinator._recover
+    due = Recovering.due
+    monkeypatch.setattr(Recovering, "due", lambda self, parts: self.planned_for is None and due(self, parts))
 
-    def once(self: Coordinator) -> None:
-        if not any(name == "planned" for name in vars(self)):
-            recover(self)
-            self.planned = True  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Coordinator, "_recover", once)
+def checkpoints_before_outputs_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answering, "finals_unplaced", False)
 
 
 MUTANTS = (
@@ -154,6 +152,7 @@ MUTANTS = (
     places_from_where_it_was,
     sweeps_what_is_young,
     never_plans_again,
+    checkpoints_before_outputs_are_placed,
 )
 
 

@@ -6,26 +6,16 @@ decisions, in a fixed order, compare what is with what should be. None asks whic
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node
-from holdfast.runtime.coordinator.answering import Answering
-from holdfast.runtime.coordinator.assignment import Assignment
-from holdfast.runtime.coordinator.checkpointing import Checkpointing
 from holdfast.runtime.coordinator.facts import Fact, Said, Told
-from holdfast.runtime.coordinator.measurements import Measurements
-from holdfast.runtime.coordinator.membership import Membership
 from holdfast.runtime.coordinator.parts import Parts
-from holdfast.runtime.coordinator.recovering import Recovering
-from holdfast.runtime.coordinator.replicating import Replicating
-from holdfast.runtime.coordinator.rescaling import Rescaling
-from holdfast.runtime.coordinator.runs import Runs
 from holdfast.runtime.coordinator.snapshot import Snapshot
 from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.shape import Shape, reshaped, routing_of
+from holdfast.runtime.shape import Shape, routing_of
 from holdfast.topology import Task, Topology
 
 
@@ -49,22 +39,9 @@ class Coordinator:
         published: Mapping[Task, int] | None = None,
         scalable: Collection[str] | None = None,
     ) -> None:
-        shape = shape or Shape()
-        declared, topology = topology, reshaped(topology, shape)
-        self.outputs = frozenset({query.sink for query in topology.queries} | {sink.name for sink in topology.sinks})
         self.halted = False
-        self.parts = Parts(
-            declared,
-            settings,
-            Membership(),
-            Assignment(topology),
-            Runs(),
-            Answering(self.outputs, head, shape.done, published or {}),
-            Recovering(settings, checkpoint, head),
-            Replicating(settings.replicas, declared, topology, shape, checkpoint),
-            Rescaling(declared, scalable, shape),
-            Checkpointing(checkpoint, saved or Shape()),
-            Measurements(topology),
+        self.parts = Parts.found(
+            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable
         )
 
     @property
@@ -89,38 +66,23 @@ class Coordinator:
     def handle(self, event: Event) -> list[Instruction]:
         """What to do, now that this has happened."""
         out: list[Instruction] = []
-        if not self.halted:
-            self._tell(event, out)
-            for decide in self.decisions:
-                if not self._acting:
-                    break
-                for said in decide(self.parts):
-                    self._say(said, out)
+        if self.halted:
+            return out
+        self._tell(event, out)
+        self.halted = any(isinstance(said, Halt) for said in out)
+        for decide in self.decisions:
+            for said in decide(self.parts) if self.parts.acting and not self.halted else ():
+                self._tell(said, out) if isinstance(said, Fact) else out.append(said)
         return out
 
-    @property
-    def _acting(self) -> bool:
-        return self.parts.acting and not self.halted
-
     def _tell(self, told: Told, out: list[Instruction]) -> None:
-        """Every part hears it; then what comes of it, before anything that was to be told already."""
-        waiting: deque[Told] = deque([told])
-        while waiting:
-            told, facts = waiting.popleft(), []
-            for part in self.parts.all:
-                for said in part.hear(told, self.parts):
-                    if isinstance(said, Fact):
-                        facts.append(said)
-                    else:
-                        self._say(said, out)
-            waiting.extendleft(reversed(facts))
-
-    def _say(self, said: Instruction | Fact, out: list[Instruction]) -> None:
-        if isinstance(said, Fact):
-            self._tell(said, out)
-            return
-        self.halted |= isinstance(said, Halt)
-        out.append(said)
+        """Every part hears it; then every part hears what comes of it, one fact after the other."""
+        facts: list[Fact] = []
+        for part in self.parts.all:
+            for said in part.hear(told, self.parts):
+                facts.append(said) if isinstance(said, Fact) else out.append(said)
+        for fact in facts:
+            self._tell(fact, out)
 
     def _raise(self, parts: Parts) -> Said:
         """Copies that have not come to the checkpoint begin from it."""
@@ -144,12 +106,21 @@ class Coordinator:
         return self.parts.declared
 
     @property
+    def settings(self) -> Settings:
+        return self.parts.settings
+
+    @property
     def topology(self) -> Topology:
         return self.parts.assignment.topology
 
     @property
     def scalable(self) -> frozenset[str]:
         return self.parts.rescaling.scalable
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The operators whose output somebody gets."""
+        return self.parts.answering.outputs
 
     @property
     def output_tasks(self) -> frozenset[Task]:

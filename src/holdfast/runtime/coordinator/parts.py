@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,8 @@ from holdfast.runtime.coordinator.replicating import Replicating
 from holdfast.runtime.coordinator.rescaling import Rescaling
 from holdfast.runtime.coordinator.runs import Runs
 from holdfast.runtime.settings import Settings
-from holdfast.topology import Topology
+from holdfast.runtime.shape import Shape, reshaped
+from holdfast.topology import Task, Topology
 
 
 class Part(Protocol):
@@ -43,6 +44,35 @@ class Parts:
     rescaling: Rescaling
     checkpointing: Checkpointing
     measurements: Measurements
+
+    @classmethod
+    def found(
+        cls,
+        declared: Topology,
+        settings: Settings,
+        checkpoint: int,
+        head: int,
+        shape: Shape,
+        saved: Shape,
+        published: Mapping[Task, int],
+        scalable: Collection[str] | None,
+    ) -> Parts:
+        """As a store was found: see the coordinator."""
+        topology = reshaped(declared, shape)
+        outputs = frozenset({query.sink for query in topology.queries} | {sink.name for sink in topology.sinks})
+        return cls(
+            declared,
+            settings,
+            Membership(),
+            Assignment(topology),
+            Runs(),
+            Answering(outputs, head, shape.done, published),
+            Recovering(settings, checkpoint, head),
+            Replicating(settings.replicas, declared, topology, shape, checkpoint),
+            Rescaling(declared, scalable, shape),
+            Checkpointing(checkpoint, saved),
+            Measurements(topology),
+        )
 
     @property
     def all(self) -> tuple[Part, ...]:

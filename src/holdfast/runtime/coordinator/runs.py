@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -50,16 +50,16 @@ class Runs:
                 running = self.under_way.pop(number)
                 yield record("run broken", run=number, reason=reason)
                 if not running.gone:
-                    yield from self._tried(running.run, "broken", reason)
+                    yield from self._count(running.run, [("broken", "", reason)])
 
     def _done(self, running: Running, reports: tuple[Report, ...], parts: Parts) -> Said:
         run = running.run
         wrong = [report for report in reports if report.status != "committed"]
         if wrong:
-            here = tuple(report for report in wrong if report.node not in running.gone)
-            yield Refused(run, here)
+            refused = Refused(run, tuple(report for report in wrong if report.node not in running.gone))
+            yield refused
             if run.settled:
-                yield from self._judge(run, here)
+                yield from self._judge(refused)
             return
         if run.epoch is not None and run.epoch != parts.answering.journalled:
             raise AssertionError(f"run {run.number} is done, but its epoch {run.epoch} is not journalled")
@@ -71,28 +71,28 @@ class Runs:
             del self.attempts[key]
         yield Committed(run, reports, counted, running.checkpoint == parts.checkpointing.durable)
 
-    def _judge(self, run: Run, reports: Sequence[Report]) -> Said:
+    def _judge(self, refused: Refused) -> Said:
         """A function that fails ends the job; what fails for another reason is repeated, but not for ever.
 
         A task that waits for a barrier in vain is no wonder when others failed. A store that takes nothing does not
         count: who carries runs out waits for it.
         """
-        failed = [report for report in reports if report.status == "failed" and report.lane != "tentative"]
+        failed = [report for report in refused.reports if report.status == "failed" and report.lane != "tentative"]
         if failed:
             yield record("failed", task=str(failed[0].task), message=failed[0].message)
             yield Halt(failed[0].message)
             return
-        alone = {report.status for report in reports} == {"blocked"}
-        for report in reports:
-            if report.status in ("damaged", "missing") or (report.status == "blocked" and alone):
-                yield from self._tried(run, report.status, report.message, str(report.task))
+        again = [r for r in refused.reports if r.status in ("damaged", "missing") or refused.only_blocked]
+        yield from self._count(refused.run, [(r.status, str(r.task), r.message) for r in again])
 
-    def _tried(self, run: Run, reason: str, message: str, task: str = "") -> Said:
-        self.attempts[run.kind, reason, task] += 1
-        tries = self.attempts[run.kind, reason, task]
-        if tries == PATIENCE + 1:
-            of = f"{task} was {reason}" if task else f"runs were {reason}"
-            yield Halt(f"{of} {tries} times in a row, in {run.kind} runs up to {run.number}; the last time: {message}")
+    def _count(self, run: Run, failures: Iterable[tuple[str, str, str]]) -> Said:
+        """One more failure of each task for its reason; the first that was tried too often ends the job."""
+        for reason, task, message in failures:
+            self.attempts[run.kind, reason, task] += 1
+            if (tries := self.attempts[run.kind, reason, task]) > PATIENCE:
+                of = f"{task} was {reason}" if task else f"runs were {reason}"
+                yield Halt(f"{of} {tries} times in a row, in {run.kind} runs up to {run.number}; at last: {message}")
+                return
 
     def start(
         self,
