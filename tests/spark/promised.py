@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.history.history import read_history
 
 ROWS = 400
-DEADLINE = 40.0
+DEADLINE = 100.0
 KILLED_AT = 3
 """The epoch whose output the sink of the program is given when it is killed."""
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -30,6 +31,7 @@ from promised import (
     passing,
     totals,
 )
+from refusing_files import HOST, MARKER, RefusingFiles
 
 import holdfast
 from holdfast import operators as op
@@ -57,7 +59,9 @@ def test_a_sink_that_fails_now_and_then_gets_every_row(spark: Any, tmp_path: Pat
 
     finished(begin(numbers(spark, 80), passing(), store=tmp_path, nodes=2, epochs=5, sink=sink))
     assert set(rows) == set(range(400))
-    assert {task: sorted(set(seen)) for task, seen in epochs.items()} == dict.fromkeys(["kept/0", "kept/1"], [*range(5)])
+    assert {task: sorted(set(seen)) for task, seen in epochs.items()} == dict.fromkeys(
+        ["kept/0", "kept/1"], [*range(5)]
+    )
     assert all(seen == sorted(seen) for seen in epochs.values())
 
 
@@ -110,9 +114,10 @@ def test_a_sink_that_blocks_does_not_hide_a_lost_node(spark: Any, tmp_path: Path
         numbers(spark), counting(), store=tmp_path, nodes=2, epochs=4, sink=sink, rejoin_after=0.3, faults=faults
     )
     try:
-        assert blocked.wait(DEADLINE)
+        while not blocked.wait(0.05):
+            assert not job.awaitTermination(0)  # raises what ended it
         fault = told("fault", time.time(), 15)
-        assert fault is not None
+        assert fault is not None, "nobody looks after the nodes while the sink blocks"
         lost = told("nodes lost", fault["time"], 2)
     finally:
         release.set()
@@ -185,3 +190,28 @@ def test_an_operator_that_may_change_begins_anew(spark: Any, store: Path, begin:
     assert dict(zip(last["key"].to_pylist(), last["total"].to_pylist(), strict=True)) == plain
     closed = table.filter(pc.is_valid(table["count"]))
     assert sum(closed["count"].to_pylist()) == 15 * 100  # windows go on as they were: the last is open
+
+
+@pytest.fixture
+def object_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a store behind RefusingFiles, which every process knows as one knows an installed filesystem."""
+    plugin = tmp_path / "plugins" / "refusing_files-1.dist-info"
+    plugin.mkdir(parents=True)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: refusing-files\nVersion: 1\n")
+    (plugin / "entry_points.txt").write_text("[fsspec.specs]\nviewfs = refusing_files:RefusingFiles\n")
+    known = os.pathsep.join([str(plugin.parent), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", known)
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", known)
+    fsspec.register_implementation("viewfs", RefusingFiles, clobber=True)
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.tests.linkMergeSlash", "file:///")
+    return tmp_path / "store"
+
+
+def test_an_object_store_that_refuses_an_output_once_gets_it(spark: Any, object_store: Path, begin: Begin) -> None:
+    object_store.mkdir()
+    marker = object_store / MARKER
+    marker.touch()
+    url = f"{HOST}{object_store}"
+    finished(begin(numbers(spark), counting(), store=url, epochs=3))
+    assert not marker.exists()
+    assert totals(object_store) == expected(3)
