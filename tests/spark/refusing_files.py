@@ -1,4 +1,4 @@
-"""A filesystem for fsspec that stands for an object store: a local folder that answers 503 once, when a marker is there.
+"""A filesystem for fsspec that stands for an object store: a local folder that answers 503 once, if a marker is there.
 
 Its URLs, ``viewfs://tests/PATH``, are known to Hadoop too, so that Spark keeps its own log in the same store.
 """

@@ -1,6 +1,7 @@
 """Nothing is lost in silence: what a job meets in its store, its nodes and its listeners, on the real runtime.
 
-Each test is a way to lose rows that was found by trying; the answer is that of a plain loop, or the job says what is wrong.
+Each test is a way to lose rows that was found by trying: the answer is that of a plain loop, or the job says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def test_a_listener_that_raises_is_dropped_and_told_of(spark: Any, tmp_path: Pat
     raised: list[dict[str, Any]] = []
 
     def listener(event: dict[str, Any]) -> None:
-        if event["kind"] == thread or (event["kind"] == "run" and event["of"] == thread):
+        if event["kind"] == "checkpoint" if thread == "checkpoint" else event.get("of") == "replay":
             raised.append(event)
             raise RuntimeError("the listener is out of order")
 
