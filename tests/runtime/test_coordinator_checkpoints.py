@@ -55,6 +55,7 @@ def test_recovered_epochs_become_final_and_the_fork_is_dropped() -> None:
     published = driver.only(Publish)
     assert published.kind == "final"
     assert published.outputs == ((5, task("B/0")), (5, task("B/1")), (6, task("B/0")), (6, task("B/1")))
+    assert (published.rows, published.fidelity) == (4, 1.0)
     assert not driver.coordinator.standing.forks
 
 

@@ -75,12 +75,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs."""
+    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs.
+
+    ``fidelity``: of the newest of these epochs, as far as it has been answered with this. ``rows``: in all outputs.
+    """
 
     run: int
     outputs: tuple[tuple[int, Task], ...]
     kind: Literal["final", "tentative"]
     fidelity: float = 1.0
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,8 @@ class Report:
     state_rows: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[int, str] = field(default_factory=dict)
+    output_rows: Mapping[int, int] = field(default_factory=dict)
+    """How many rows each of them has; an epoch without rows leaves no output."""
     message: str = ""
     keys: Sequence[int] = ()
     """Now and then: how many rows came for each of some equal parts of the task's keys."""

@@ -84,6 +84,18 @@ def answered(measured: Topology, works: Iterable[Work]) -> tuple[float, dict[str
     for work in works:
         if work.lane in ("exact", "tentative"):
             told[measured.index[work.task]] = work.fidelity if work.lane == "tentative" else 1.0
+    return _over_queries(measured, told)
+
+
+def caught_up(measured: Topology, standing: Standing, epoch: int) -> float:
+    """The fidelity of what tasks have said of an epoch that is past: those count that are exact up to it."""
+    told = np.zeros(len(measured.tasks))
+    for task, home in standing.homes.items():
+        told[measured.index[task]] = home.position >= epoch
+    return _over_queries(measured, told)[0]
+
+
+def _over_queries(measured: Topology, told: NDArray[np.float64]) -> tuple[float, dict[str, float]]:
     values = [
         float(told[measured.span[query.sink]] @ shares(measured.rates[measured.span[query.sink]]))
         for query in measured.queries

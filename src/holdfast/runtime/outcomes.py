@@ -6,9 +6,10 @@ A part of the coordinator with a file of its own.
 from __future__ import annotations
 
 from holdfast.runtime.events import EpochDone, Halt, Publish, Report, Run, RunDone, Work
-from holdfast.runtime.lanes import answered
+from holdfast.runtime.lanes import answered, caught_up
 from holdfast.runtime.moving import Moving
 from holdfast.runtime.standing import Fork, Home
+from holdfast.topology import Task
 
 PATIENCE = 5
 """A run whose barriers do not come is repeated this often before the job gives up."""
@@ -151,6 +152,7 @@ class Outcomes(Moving):
 
     def _publish(self, run: Run, reports: tuple[Report, ...]) -> None:
         final, tentative = [], []
+        rows = {(epoch, r.task, r.lane): count for r in reports for epoch, count in r.output_rows.items()}
         for report in reports:
             for epoch in sorted(report.outputs):
                 if report.lane == "exact" and epoch > self._published.get(report.task, -1):
@@ -159,21 +161,42 @@ class Outcomes(Moving):
                     tentative.append((epoch, report.task))
         for epoch, task in final:
             self._published[task] = max(epoch, self._published.get(task, -1))
+        if not final and not tentative:
+            return
+        newest = max(epoch for epoch, _ in (*final, *tentative))
+        live = run.live is not None
+        told = self._fidelity_of(run, reports)[0] if live else caught_up(self._measured, self.standing, newest)
         if final:
-            self._out.append(Publish(run.number, tuple(sorted(final)), "final"))
+            count = sum(rows.get((epoch, task, "exact"), 0) for epoch, task in final)
+            self._out.append(Publish(run.number, tuple(sorted(final)), "final", told, count))
         if tentative:
-            self._out.append(Publish(run.number, tuple(sorted(tentative)), "tentative"))
+            count = sum(rows.get((epoch, task, "tentative"), 0) for epoch, task in tentative)
+            self._out.append(Publish(run.number, tuple(sorted(tentative)), "tentative", told, count))
 
-    def _answered(self, run: Run, reports: tuple[Report, ...]) -> None:
-        lanes = [work.lane for work in run.works]
+    def _absent(self, run: Run) -> list[Task]:
         active = {work.task for work in run.works if work.lane in ("exact", "tentative")}
-        absent = [task for task in self.standing.tasks if task not in active]
-        fidelity, queries = answered(self._measured, run.works) if absent or "tentative" in lanes else (1.0, {})
-        sources = [report for report in reports if not self.topology.inputs_of(report.task.operator)]
-        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get("shed", 0) for r in sources)
+        return [task for task in self.standing.tasks if task not in active]
+
+    def _fidelity_of(self, run: Run, reports: tuple[Report, ...]) -> tuple[float, dict[str, float]]:
+        """The fidelity of the answer that a live run gives, of all and of each query."""
+        whole = not self._absent(run) and all(work.lane != "tentative" for work in run.works)
+        fidelity, queries = (1.0, {}) if whole else answered(self._measured, run.works)
+        rows, shed = self._came_in(reports)
         if shed:
             kept = rows / (rows + shed)
             fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}
+        return fidelity, queries
+
+    def _came_in(self, reports: tuple[Report, ...]) -> tuple[int, int]:
+        """Rows that the sources took, and rows that they left out."""
+        sources = [report for report in reports if not self.topology.inputs_of(report.task.operator)]
+        return sum(r.rows_in for r in sources), sum(r.counters.get("shed", 0) for r in sources)
+
+    def _answered(self, run: Run, reports: tuple[Report, ...]) -> None:
+        lanes = [work.lane for work in run.works]
+        absent = self._absent(run)
+        fidelity, queries = self._fidelity_of(run, reports)
+        rows, shed = self._came_in(reports)
         self._record(
             "epoch",
             epoch=run.live,

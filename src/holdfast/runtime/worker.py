@@ -171,6 +171,7 @@ class Worker:
         pipeline = self.pipeline(order.shape)
         sent: list[Block] = []
         outputs: dict[int, str] = {}
+        output_rows: dict[int, int] = {}
         counters: dict[str, int] = {}
         rows_in = rows_out = 0
         keys: list[int] = []
@@ -180,7 +181,7 @@ class Worker:
             size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
-                outputs, message, keys,
+                outputs, output_rows, message, keys,
             )  # fmt: skip
 
         try:
@@ -203,6 +204,7 @@ class Worker:
                             self.store.files, name, kind, epoch, task, made.output, work.fidelity,  # type: ignore[arg-type]
                             self.context.sync.outputs,
                         )  # fmt: skip
+                        output_rows[epoch] = made.output.num_rows
                 if work.lane != "replica":
                     out = outgoing(pipeline, task, made, epoch, order.shape.routings)
                     sent += out

@@ -134,6 +134,7 @@ class Machine:
         task, reached = work.task, work.start
         exact = work.lane != "tentative"
         outputs: dict[int, Any] = {}
+        output_rows: dict[int, int] = {}
         sent: list[Block] = []
         rows = 0
         keys: Sequence[int] = ()
@@ -158,7 +159,7 @@ class Machine:
                     for version in [each for each in held if each < order.retain]:
                         del held[version]
             if made.output is not None and task in order.output_tasks and work.lane in ("exact", "tentative"):
-                outputs[epoch] = made.output
+                outputs[epoch], output_rows[epoch] = made.output, made.rows
             if work.lane != "replica":
                 sent += made.blocks
                 if work.keep:
@@ -167,7 +168,10 @@ class Machine:
             keys = made.keys or keys
             reached = epoch
         named = {epoch: f"{work.lane} {epoch} {task}" for epoch in outputs}
-        report = Report(task, work.lane, work.node, "committed", reached, rows_out=rows, outputs=named, keys=keys)
+        report = Report(
+            task, work.lane, work.node, "committed", reached, rows_out=rows, outputs=named, output_rows=output_rows,
+            keys=keys,
+        )  # fmt: skip
         return sent, report, outputs
 
     def _state(self, engine: Engine, store: Restores, work: Work) -> Any:

@@ -196,9 +196,18 @@ class Runs:
         for work in job.run.works:
             says = work.task in wanted and work.lane in ("exact", "tentative")
             named = dict.fromkeys(work.epochs, "") if says else {}
-            rows = int(rates[index[work.task]] * len(work.epochs))
+            rows = rates[index[work.task]]
             job.reports.append(
-                Report(work.task, work.lane, work.node, "committed", work.last, rows_out=rows, outputs=named)
+                Report(
+                    work.task,
+                    work.lane,
+                    work.node,
+                    "committed",
+                    work.last,
+                    rows_out=int(rows * len(work.epochs)),
+                    outputs=named,
+                    output_rows=dict.fromkeys(named, int(rows)),
+                )
             )
             for epoch in named:
                 job.outputs[work.lane, epoch, work.task] = None

@@ -453,4 +453,14 @@ class Simulation:
         for key in [key for key in self.outputs if key[0] == wanted.run and key[1] == lane]:
             del self.outputs[key]
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
-        self.note("published", {"of": wanted.kind, "epochs": epochs, "outputs": len(wanted.outputs), "run": wanted.run})
+        self.note(
+            "published",
+            {
+                "of": wanted.kind,
+                "epochs": epochs,
+                "outputs": len(wanted.outputs),
+                "run": wanted.run,
+                "rows": wanted.rows,
+                "fidelity": wanted.fidelity,
+            },
+        )

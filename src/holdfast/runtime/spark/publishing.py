@@ -48,7 +48,17 @@ class Publisher:
             self._files.delete(self._staged.pop(key))
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
         tasks = sorted({str(task) for _, task in wanted.outputs})
-        self._note("published", {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run})
+        self._note(
+            "published",
+            {
+                "of": wanted.kind,
+                "epochs": epochs,
+                "tasks": tasks,
+                "run": wanted.run,
+                "rows": wanted.rows,
+                "fidelity": wanted.fidelity,
+            },
+        )
 
     def clean(self) -> None:
         """What an earlier process staged and never published is rubbish: its epochs run again."""

@@ -164,8 +164,8 @@ def _noted(report: Report) -> dict[str, Any]:
 
 
 def report_of(note: Mapping[str, Any], task: Callable[[str], Task]) -> Report:
-    outputs = {int(epoch): name for epoch, name in note["outputs"].items()}
-    return Report(**{**note, "task": task(note["task"]), "outputs": outputs})
+    by_epoch = {what: {int(epoch): each for epoch, each in note[what].items()} for what in ("outputs", "output_rows")}
+    return Report(**{**note, "task": task(note["task"]), **by_epoch})
 
 
 def _own(rows: pa.Table, column: str) -> pa.Table:
