@@ -7,7 +7,7 @@ import pytest
 from driving import chain, task
 
 from holdfast.runtime.events import Report
-from holdfast.runtime.lanes import answered, exact_works, tentative_works
+from holdfast.runtime.lanes import answered, caught_up, exact_works, tentative_works
 from holdfast.runtime.measurements import MEMORY, Measurements
 from holdfast.runtime.standing import Fork, Home, Standing
 
@@ -55,6 +55,22 @@ def test_an_answer_counts_the_tasks_of_a_query_by_their_rates_and_absent_ones_no
     exact = standing.topology.mask([task("S/0"), task("A/0"), task("A/1")])
     works = [w for w in tentative_works(standing, exact, 7, 1, standing.topology, (), sink) if w.task == task("B/0")]
     assert answered(measured.topology(), works)[0] == pytest.approx(0.75)
+
+
+def test_of_an_epoch_that_is_past_those_count_who_are_exact_up_to_it() -> None:
+    standing = catching_up(given=2.0)
+    measured = Measurements(standing.topology)
+    for name, rows in (("B/0", 30), ("B/1", 10)):
+        measured.task(task(name), Report(task(name), "exact", "n", "committed", 6, rows_out=rows), 1)
+    assert caught_up(measured.topology(), standing, 4) == 1.0 and caught_up(measured.topology(), standing, 5) == 0.0
+    standing.homes[task("B/0")] = Home("n", 5, fresh=False)
+    assert caught_up(measured.topology(), standing, 5) == pytest.approx(0.75)
+
+
+def test_what_a_plan_of_replicas_leaves_is_said_with_what_it_assumes() -> None:
+    topology = chain(1, 2, 2)
+    why = Measurements(topology).replicas_within(2.0).why
+    assert "if everything else fails and every replica lives; where both nodes of a task die it is less" in why
 
 
 def test_rates_and_costs_are_those_of_the_last_epochs_not_of_the_last_one() -> None:
