@@ -27,7 +27,7 @@ def scenario(**changes: float) -> Scenario:
 
 
 class TestPaper:
-    """The checks of the specification, to 1 %; where the paper's text reads otherwise, our own value and its reading."""
+    """The checks of the specification, to 1 %; where the paper's text reads otherwise, our own value."""
 
     def test_single_periodic_with_a_huge_state(self) -> None:
         found = solve(scenario(checkpoint=1000 * DAY), "periodic")
@@ -54,7 +54,7 @@ class TestPaper:
         assert found.network == pytest.approx(2.66, rel=0.01)
 
     def test_five_nines_on_one_node(self) -> None:
-        """Figures 17 and 18, where the paper reads over 3000 times the cost, almost 20,000, and over 2000 for replay."""
+        """Figures 17 and 18; the paper reads over 3000 times the cost, almost 20,000, and over 2000 for replay."""
         found = solve(scenario(sla=0.99999), "periodic")
         assert found.network == pytest.approx(4860, rel=0.001)
         assert found.recovery_factor == pytest.approx(29_154, rel=0.001)
