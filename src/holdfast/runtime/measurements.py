@@ -98,6 +98,6 @@ class Measurements:
         why = (
             f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
             f"fidelity {chosen.fidelity:.3f} if everything else fails and every replica lives; "
-            f"where both nodes of a task die it is less"
+            f"where both nodes of a task die it may be less"
         )
         return ReplicasPlanned(tasks, why)
