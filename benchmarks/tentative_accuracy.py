@@ -13,8 +13,8 @@ failure. Accuracy is the share of the exact answer that the tentative one found,
 failure: of the pages in the top 50, or of the jams. Second: for top-k, visits counted against all visits of the pages
 found (how complete the input was); for traffic incidents, F1 (false jams count against it).
 
-Plans: `structure-aware`, `exact` and `greedy` maximise OF; `ic` has the largest IC there is, by brute force. Plans that
-turn out the same share a run.
+Plans: `structure-aware`, `exact` and `greedy` maximise OF; `ic` has the largest IC there is, by brute force. That is
+not the paper's arm, its structure-aware planner with IC as the objective. Plans that turn out the same share a run.
 """
 
 from __future__ import annotations

@@ -137,7 +137,11 @@ class Driver:
         says = work.task in self.coordinator.output_tasks and work.lane in ("exact", "tentative")
         outputs = {epoch: f"{work.lane}-{epoch}-{work.task}" for epoch in work.epochs} if says else {}
         reached = work.last if status == "committed" else work.start
-        return Report(work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, message=status)
+        rows = dict.fromkeys(outputs, 1)
+        return Report(
+            work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, output_rows=rows,
+            message=status,
+        )  # fmt: skip
 
     def epoch(self, number: int) -> list[Instruction]:
         """An epoch that goes well, and the checkpoint that may follow."""

@@ -68,7 +68,9 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     fork = next(work for work in again.works if work.lane == "tentative")
     assert fork.fidelity == pytest.approx(0.5) and fork.start == 4
     driver.finish(again)
-    assert [(each.kind, each.outputs) for each in driver.of(Publish)] == [("tentative", ((5, task("B/0")),))]
+    (said,) = driver.of(Publish)
+    assert (said.kind, said.outputs, said.rows) == ("tentative", ((5, task("B/0")),), 1)
+    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/1 says nothing at all"
     assert driver.only(EpochDone).epoch == 5
     assert driver.position("B/0") == 4, "the exact timeline is not touched"
     driver.arrive(6)

@@ -8,7 +8,7 @@ from driving import chain, task
 
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.facts import Copy
-from holdfast.runtime.coordinator.lanes import Fork, answered, exact_works, tentative_works
+from holdfast.runtime.coordinator.lanes import Fork, answered, caught_up, exact_works, tentative_works
 from holdfast.runtime.coordinator.measurements import MEMORY, Measurements
 from holdfast.runtime.messages import Report
 from holdfast.topology import Task
@@ -63,6 +63,21 @@ def test_an_answer_counts_the_tasks_of_a_query_by_their_rates_and_absent_ones_no
         if w.task == task("B/0")
     ]
     assert answered(measured.topology(), works)[0] == pytest.approx(0.75)
+
+
+def test_of_an_epoch_that_is_past_those_count_who_are_exact_up_to_it() -> None:
+    assignment = catching_up()
+    measured, primaries = Measurements(assignment.topology), assignment.primaries
+    for name, rows in (("B/0", 30), ("B/1", 10)):
+        measured.task(task(name), Report(task(name), "exact", "n", "committed", 6, rows_out=rows), 1)
+    assert caught_up(measured.topology(), primaries, 4) == 1.0 and caught_up(measured.topology(), primaries, 5) == 0.0
+    assert caught_up(measured.topology(), {**primaries, task("B/0"): Copy("n", 5, fresh=False)}, 5) == 0.75
+
+
+def test_what_a_plan_of_replicas_leaves_is_said_with_what_it_assumes() -> None:
+    topology = chain(1, 2, 2)
+    why = Measurements(topology).replicas_within(2.0).why
+    assert "if everything else fails and every replica lives; where both nodes of a task die it may be less" in why
 
 
 def test_rates_and_costs_are_those_of_the_last_epochs_not_of_the_last_one() -> None:

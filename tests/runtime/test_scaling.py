@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 from driving import Driver, chain, task, works
+from holdfast.runtime.simulation.audit import audited
+from holdfast.runtime.simulation.engines import Rows, undisturbed
+from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.runtime.simulation.shell import Simulation
 
 from holdfast.elasticity import Policy
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -25,11 +29,7 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, resized, routing_of, scalable
-from holdfast.runtime.simulation.audit import audited
-from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
-from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Simulation
 from holdfast.topology import Operator, Stream, Topology
 
 

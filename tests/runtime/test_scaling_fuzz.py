@@ -8,6 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from holdfast.runtime.simulation.endings import Hopeless
+from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
+from holdfast.runtime.simulation.keyed import KeyedDigests
+from holdfast.runtime.simulation.machine import Machine
+from holdfast.runtime.simulation.shell import Simulation
 
 from holdfast.runtime.coordinator import rescaling
 from holdfast.runtime.coordinator.facts import Released, record
@@ -16,11 +21,6 @@ from holdfast.runtime.coordinator.replicating import Replicating
 from holdfast.runtime.coordinator.rescaling import Committing, Rescaling
 from holdfast.runtime.coordinator.shadow import Shadow
 from holdfast.runtime.messages import ReleaseNodes, TakeCheckpoint
-from holdfast.runtime.simulation.endings import Hopeless
-from holdfast.runtime.simulation.fuzzer import fuzz, scaling_case, scaling_rows_case
-from holdfast.runtime.simulation.keyed import KeyedDigests
-from holdfast.runtime.simulation.machine import Machine
-from holdfast.runtime.simulation.shell import Simulation
 
 SCHEDULES = 400
 ROWS = 24

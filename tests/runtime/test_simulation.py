@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 from driving import chain, task
+from holdfast.runtime.simulation.audit import Breach, audited
+from holdfast.runtime.simulation.clock import Environment
+from holdfast.runtime.simulation.endings import Hopeless, Unfinished
+from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
+from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.runtime.simulation.shell import Simulation
 
 from holdfast.errors import Invalid
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import History, read_history
 from holdfast.runtime.settings import RECOVERIES, Settings
-from holdfast.runtime.simulation.audit import Breach, audited
-from holdfast.runtime.simulation.clock import Environment
-from holdfast.runtime.simulation.endings import Hopeless, Unfinished
-from holdfast.runtime.simulation.engines import Digests, Rows, same, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
-from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Simulation
 from holdfast.topology import Operator, Stream, Topology
 
 SCRIPTS = {
@@ -56,7 +56,7 @@ def scenario(script: str = "", **settings: object) -> Scenario:
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 @pytest.mark.parametrize("recovery", RECOVERIES)
-def test_final_output_is_that_of_an_undisturbed_run(script: str, recovery: Recovery) -> None:
+def test_final_output_is_that_of_an_undisturbed_run(script: str, recovery: RecoveryMode) -> None:
     run(scenario(script, recovery=recovery, replicas=(task("B/0"),)))
 
 

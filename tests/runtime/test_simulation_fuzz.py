@@ -8,6 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from holdfast.runtime.simulation.audit import audited
+from holdfast.runtime.simulation.endings import Hopeless
+from holdfast.runtime.simulation.engines import undisturbed
+from holdfast.runtime.simulation.fuzzer import attempt, digest_case, fuzz, rows_case, shrink
+from holdfast.runtime.simulation.machine import Machine
+from holdfast.runtime.simulation.shell import Simulation
 
 from holdfast.runtime.coordinator import recovering
 from holdfast.runtime.coordinator import replay as replaying
@@ -17,12 +23,6 @@ from holdfast.runtime.coordinator.recovering import Recovering
 from holdfast.runtime.coordinator.runs import Running, Runs
 from holdfast.runtime.messages import Publish
 from holdfast.runtime.simulation import fuzzer
-from holdfast.runtime.simulation.audit import audited
-from holdfast.runtime.simulation.endings import Hopeless
-from holdfast.runtime.simulation.engines import undisturbed
-from holdfast.runtime.simulation.fuzzer import attempt, digest_case, fuzz, rows_case, shrink
-from holdfast.runtime.simulation.machine import Machine
-from holdfast.runtime.simulation.shell import Simulation
 
 DIGESTS = 2000
 ROWS = 100

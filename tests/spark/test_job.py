@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from holdfast.runtime.spark.shell import RunFailed
 from total import Total
 
 from holdfast import operators as op
@@ -20,7 +21,6 @@ from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
-from holdfast.runtime.spark.shell import RunFailed
 from holdfast.state import Store
 
 pytestmark = pytest.mark.spark

@@ -140,6 +140,9 @@ def test_who_is_not_affected_answers_finally_in_the_same_epoch(counted: Ran) -> 
     finals = [event for event in counted.published("final", LOST) if event["run"] == tentative["run"]]
     assert tentative["tasks"] == ["all/0"]
     assert [event["tasks"] for event in finals] == [["counts/0", "counts/1", "counts/3"]]
+    answered = next(event for event in counted.events("epoch") if event["epoch"] == LOST)
+    assert tentative["rows"] == len(of(read_output(counted.folder, "tentative"), "all/0", LOST)) > 0
+    assert finals[0]["rows"] > 0 and tentative["fidelity"] == finals[0]["fidelity"] == answered["fidelity"]
     assert not of(read_output(counted.folder, "tentative"), "counts/0")
 
 

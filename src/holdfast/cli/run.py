@@ -332,7 +332,7 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
     epochs: set[int] = set()
     lost: list[str] = []
     latencies = []
-    recovered, over = True, False
+    recovered, over, lost_at = True, False, -1
     for event in read_history(folder):
         match event["kind"]:
             case "epoch":
@@ -350,10 +350,11 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
                 failures += 1
                 lost += event["nodes"]
                 recovered = recovered and over  # what goes when the job has ended takes nothing with it
+                lost_at = event["epoch"] if not over else lost_at
             case "answered":
                 latencies.append(event["seconds"])
             case "checkpoint":
-                recovered = True
+                recovered = recovered or event["epoch"] >= lost_at  # an older one was under way when nodes were lost
     ordered = sorted(latencies)
     return {
         "workload": name,

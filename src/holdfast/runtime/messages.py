@@ -88,7 +88,8 @@ class CancelRun:
 class Publish:
     """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs.
 
-    Answered by ``Published`` once all of it is durable in its place.
+    ``fidelity``: of the newest of these epochs, as far as it has been answered with this. Answered by ``Published``
+    once all of it is durable in its place.
     """
 
     run: int
@@ -251,6 +252,7 @@ class Report:
     state_rows: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[int, StagedOutput] = field(default_factory=dict)
+    """By epoch; one without rows leaves no output."""
     message: str = ""
     keys: Sequence[int] = ()
     """Now and then: how many rows came for each of some equal parts of the task's keys."""

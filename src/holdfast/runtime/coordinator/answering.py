@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
-from holdfast.runtime.coordinator.lanes import Fork, answered, exact_works, tentative_works
+from holdfast.runtime.coordinator.lanes import Fork, answered, caught_up, exact_works, tentative_works
 from holdfast.runtime.messages import (
     AnswerOverdue,
     EpochArrived,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Answering:
     """``head``: the newest epoch that was answered; ``journalled`` may lead it by one. ``pending``: the epoch at hand.
 
-    ``answer``: the run that answered it. ``forks``: tentative branches of tasks; ``mute``: tasks that cannot cope with
-    incomplete input. ``published``: up to which epoch each task's output is, or is about to be; ``found``: up to which
+    ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative branches
+    of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each task's output is, or is about to be; ``found``: up to which
     it was found at the start; ``publishing``: what was asked for and is not in its place yet, by run and kind.
     ``owed``: after a failure an answer comes before recovery: once an epoch is at hand, or even if it is only to come.
     """
@@ -38,6 +38,7 @@ class Answering:
         self.head = self.journalled = head
         self.pending: int | None = None
         self.answer: int | None = None
+        self.story: Record | None = None
         self.forks: dict[Task, Fork] = {}
         self.mute: set[Task] = set()
         self.outputs = outputs
@@ -72,8 +73,10 @@ class Answering:
                     task: epoch for task, epoch in shape.done.items() if not told.untouched(task)
                 }
         if self.pending == self.head and not any(run == self.answer for run, _ in self.publishing):
+            if self.story is not None:
+                yield self.story
+            self.pending = self.story = None
             yield EpochDone(self.head)
-            self.pending = None
 
     # What happened
 
@@ -117,10 +120,10 @@ class Answering:
             elif work.last >= self.head and parts.assignment.holds(work):
                 self.mute.discard(work.task)
         self.forks = {task: fork for task, fork in self.forks.items() if primaries[task].position < self.head}
-        yield from self._publish(run, told.reports)
         if run.epoch is not None:
             self.answer, self.owed = run.number, "nothing"
-            yield self._told(run, told.reports, parts)
+            self.story = self._told(run, told.reports, parts)
+        yield from self._publish(run, told.reports, parts)
 
     def _refused(self, told: Refused) -> Said:
         for report in told.reports:
@@ -131,7 +134,7 @@ class Answering:
             elif report.status == "missing" and told.of_fork(report):
                 self.forks.pop(report.task, None)
 
-    def _publish(self, run: Run, reports: Iterable[Report]) -> Said:
+    def _publish(self, run: Run, reports: Iterable[Report], parts: Parts) -> Said:
         final, tentative = [], []
         for report in reports:
             for epoch in sorted(report.outputs):
@@ -141,12 +144,19 @@ class Answering:
                     tentative.append((epoch, report.task))
         for epoch, task in final:
             self.published[task] = max(epoch, self.published.get(task, -1))
+        if not final and not tentative:
+            return
+        if run.epoch is not None and self.story is not None:
+            told = float(self.story.fields["fidelity"])
+        else:
+            newest = max(epoch for epoch, _ in (*final, *tentative))
+            told = caught_up(parts.measurements.before, parts.assignment.primaries, newest)
         if final:
             self.publishing.add((run.number, "final"))
-            yield Publish(run.number, tuple(sorted(final)), "final")
+            yield Publish(run.number, tuple(sorted(final)), "final", told)
         if tentative:
             self.publishing.add((run.number, "tentative"))
-            yield Publish(run.number, tuple(sorted(tentative)), "tentative")
+            yield Publish(run.number, tuple(sorted(tentative)), "tentative", told)
 
     def _told(self, run: Run, reports: tuple[Report, ...], parts: Parts) -> Record:
         """How the epoch was answered, for the history."""

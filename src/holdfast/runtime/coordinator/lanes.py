@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from holdfast.fidelity import losses, priorities, shares
 from holdfast.runtime.coordinator.assignment import Assignment
+from holdfast.runtime.coordinator.facts import Copy
 from holdfast.runtime.coordinator.replay import Keep, feeding, upward
 from holdfast.runtime.messages import Lane, Origin, Work
 from holdfast.topology import Task, Topology
@@ -102,6 +103,18 @@ def answered(measured: Topology, works: Iterable[Work]) -> tuple[float, dict[str
     for work in works:
         if work.lane in ("exact", "tentative"):
             told[measured.index[work.task]] = work.fidelity if work.lane == "tentative" else 1.0
+    return _over_queries(measured, told)
+
+
+def caught_up(measured: Topology, primaries: Mapping[Task, Copy], epoch: int) -> float:
+    """The fidelity of what tasks have said of an epoch that is past: those count that are exact up to it."""
+    told = np.zeros(len(measured.tasks))
+    for task, copy in primaries.items():
+        told[measured.index[task]] = copy.position >= epoch
+    return _over_queries(measured, told)[0]
+
+
+def _over_queries(measured: Topology, told: NDArray[np.float64]) -> tuple[float, dict[str, float]]:
     values = [
         float(told[measured.span[query.sink]] @ shares(measured.rates[measured.span[query.sink]]))
         for query in measured.queries

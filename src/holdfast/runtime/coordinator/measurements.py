@@ -134,6 +134,7 @@ class Measurements:
         basis = "measured" if busy > 0 else "declared"
         why = (
             f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
-            f"fidelity {chosen.fidelity:.3f} when everything else fails"
+            f"fidelity {chosen.fidelity:.3f} if everything else fails and every replica lives; "
+            f"where both nodes of a task die it may be less"
         )
         return ReplicasPlanned(tasks, why)

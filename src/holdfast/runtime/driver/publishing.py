@@ -90,7 +90,8 @@ class Publisher:
         epochs = sorted({epoch for epoch, _ in wanted.outputs})
         tasks = sorted({str(task) for _, task in wanted.outputs})
         rows = sum(each.rows for each in chosen)
-        self.note("published", {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run, "rows": rows})
+        told = {"of": wanted.kind, "epochs": epochs, "tasks": tasks, "run": wanted.run}
+        self.note("published", {**told, "rows": rows, "fidelity": wanted.fidelity})
         self.tell(Published(wanted.run, wanted.kind))
         self._queue([(each.kind, each.epoch, each.task) for each in chosen])
 

@@ -9,7 +9,13 @@ from typing import Any
 
 @dataclass(slots=True)
 class Recovery:
-    """One failure and the way back. Times are seconds after it; None: has not happened."""
+    """One failure and the way back. Times are seconds after it; None: has not happened.
+
+    An answer is rows that a reader got, or an exact epoch: that one says that there are none. ``answered_after`` is
+    when the first came, ``answered_fidelity`` its fidelity. ``silent``: how long there was none although an epoch had
+    come; None where the next epoch was answered. ``exact_after``: when an answer was exact and nothing was left behind.
+    ``saved_after``: a checkpoint held the exact state of every task; no reader need have got an exact answer by then.
+    """
 
     at: float
     epoch: int | None
@@ -23,7 +29,9 @@ class Recovery:
     answered_after: float | None = None
     answered_fidelity: float | None = None
     least_fidelity: float = 1.0
+    silent: float | None = None
     exact_after: float | None = None
+    saved_after: float | None = None
     rates: dict[str, list[float]] = field(default_factory=dict)
     """Rates of each operator's tasks as they were measured before the failure; empty if the history does not say."""
 
@@ -40,8 +48,11 @@ class Recovery:
             "joined": self.joined,
             "answered_after_s": self.answered_after,
             "answered_fidelity": self.answered_fidelity,
+            "silent_s": self.silent,
             "least_fidelity": self.least_fidelity,
+            "promised_fidelity": None,  # no plan says yet what it promises for the nodes that were lost
             "exact_after_s": self.exact_after,
+            "saved_after_s": self.saved_after,
         }
 
 
@@ -55,8 +66,12 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
     open_: list[Recovery] = []
     begun: dict[int, dict[str, Any]] = {}
     final: Mapping[str, Any] | None = None
+    replayed = 0.0
     over = False
     for event in events:
+        for each in open_:
+            if each.silent is not None and each.answered_after is None:
+                each.silent = _after(each, event)
         match event["kind"]:
             case "started" | "stopped":
                 over = event["kind"] == "stopped"
@@ -81,26 +96,27 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "replay" if "scaling" not in event:
                 begun[event["run"]] = dict(event)
             case "run" if event["run"] in begun:
+                replayed = event["time"]
                 for each in open_[-1:]:
                     each.replays.append(_replay(each, begun[event["run"]], event))
-            case "published" if event["of"] == "final":
-                final = event
-            case "checkpoint" if final is not None:
-                # Only what is exact up to the head is saved; a stream may have ended before an epoch showed it.
-                for each in [each for each in open_ if each.epoch is not None and event["epoch"] >= each.epoch]:
-                    each.exact_after = max(0.0, _after(each, final))
-                    open_.remove(each)
+            case "published":
+                _published(open_, event)
+                final = event if event["of"] == "final" else final
             case "epoch":
-                _answer(open_, event)
-                if not event["absent"] and not event["tentative"]:
+                exact = not event["absent"] and not event["tentative"]
+                _answer(open_, event, exact)
+                if exact:
                     for each in open_:
                         each.exact_after = _after(each, event)
                     open_ = []
             case "checkpoint":
                 # The state of every task at that epoch: who was lost before it has caught up, also without a new epoch.
                 for each in [each for each in open_ if each.epoch is not None and event["epoch"] >= each.epoch]:
-                    each.exact_after = _after(each, event)
-                    open_.remove(each)
+                    each.saved_after = _after(each, event)
+                    if final is not None and final["time"] >= each.at and max(final["epochs"]) >= each.epoch:
+                        # The stream ended before an epoch could show it, but its last rows are exact and were read.
+                        each.exact_after = round(max(final["time"], replayed) - each.at, 3)
+                        open_.remove(each)
     return told
 
 
@@ -108,11 +124,22 @@ def _together(last: Recovery, event: Mapping[str, Any]) -> bool:
     return event["time"] - last.at < TOGETHER and last.answered_after is None and not last.joined
 
 
-def _answer(open_: list[Recovery], event: Mapping[str, Any]) -> None:
+def _published(open_: list[Recovery], event: Mapping[str, Any]) -> None:
+    """Rows for a reader; of an epoch that the failure has touched, and of a query that anybody asked."""
+    for each in open_:
+        new = each.epoch is None or max(event["epochs"]) >= each.epoch
+        if each.answered_after is None and new and event["rows"] > 0 and event["fidelity"] > 0:
+            each.answered_after, each.answered_fidelity = _after(each, event), event["fidelity"]
+
+
+def _answer(open_: list[Recovery], event: Mapping[str, Any], exact: bool) -> None:
+    """What an epoch gave has been published before."""
     for each in open_:
         each.least_fidelity = min(each.least_fidelity, event["fidelity"])
-        if each.answered_after is None:
+        if each.answered_after is None and exact:
             each.answered_after, each.answered_fidelity = _after(each, event), event["fidelity"]
+        elif each.answered_after is None:
+            each.silent = _after(each, event)
 
 
 def _plan(each: Recovery, event: Mapping[str, Any]) -> dict[str, Any]:
