@@ -5,7 +5,7 @@ A part of the coordinator with a file of its own.
 
 from __future__ import annotations
 
-from holdfast.runtime.events import EpochDone, Halt, Publish, Report, Run, RunDone, Work
+from holdfast.runtime.events import SHED, EpochDone, Halt, Publish, Report, Run, RunDone, Work
 from holdfast.runtime.lanes import answered
 from holdfast.runtime.moving import Moving
 from holdfast.runtime.standing import Fork, Home
@@ -170,7 +170,7 @@ class Outcomes(Moving):
         absent = [task for task in self.standing.tasks if task not in active]
         fidelity, queries = answered(self._measured, run.works) if absent or "tentative" in lanes else (1.0, {})
         sources = [report for report in reports if not self.topology.inputs_of(report.task.operator)]
-        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get("shed", 0) for r in sources)
+        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get(SHED, 0) for r in sources)
         if shed:
             kept = rows / (rows + shed)
             fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}
@@ -192,6 +192,7 @@ class Outcomes(Moving):
             state_bytes=sum(report.state_bytes for report in reports if report.lane == "exact"),
             state_rows=sum(report.state_rows for report in reports if report.lane == "exact"),
             state=self._state_by_operator(reports),
+            counters=_counted(reports),
         )
         self._answer_first = self._answer_due = False
         self._epoch_done(run.live)
@@ -207,3 +208,14 @@ class Outcomes(Moving):
         if epoch is not None and epoch == self.pending:
             self.pending = None
             self._out.append(EpochDone(epoch))
+
+
+def _counted(reports: tuple[Report, ...]) -> dict[str, dict[str, int]]:
+    """What operators counted in this epoch: late rows, and what users count. What was shed is told apart."""
+    counted: dict[str, dict[str, int]] = {}
+    for report in reports:
+        for what, rows in report.counters.items() if report.lane in ("exact", "tentative") else ():
+            if rows and what != SHED:
+                mine = counted.setdefault(report.task.operator, {})
+                mine[what] = mine.get(what, 0) + rows
+    return counted

@@ -18,7 +18,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
 from holdfast.runtime.blocks import Block, once, pack, unpack
-from holdfast.runtime.events import Report, Work
+from holdfast.runtime.events import SHED, Report, Work
 from holdfast.runtime.keeping import main_branch
 from holdfast.runtime.layout import Feed, Layout, absent_barrier
 from holdfast.runtime.outputs import stage
@@ -126,7 +126,7 @@ class Worker:
                 return [], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
-            told = {"shed": shed} if shed and not reports else {}
+            told = {**made.counters, SHED: 0 if reports else shed}
             reports.append(
                 Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told)
             )

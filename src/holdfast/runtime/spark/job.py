@@ -264,6 +264,7 @@ class Job:
                 "stateOperators": [
                     {"numRowsTotal": self._latest["state_rows"], "memoryUsedBytes": self._latest["state_bytes"]}
                 ],
+                "counters": self._latest["counters"],
                 "checkpointEpoch": self.shell.coordinator.standing.checkpoint,
             }
             self._progress.append(entry)
