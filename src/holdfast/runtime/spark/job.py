@@ -19,6 +19,7 @@ from holdfast.runtime.requests import OUTCOMES
 from holdfast.runtime.shape import check_scalable
 from holdfast.runtime.spark.jobs import Batch
 from holdfast.runtime.spark.shell import Shell
+from holdfast.runtime.spark.shipping import first_line
 from holdfast.topology import topology_to
 
 PROGRESS_KEPT = 100
@@ -203,7 +204,12 @@ class Job:
             if self._enough.is_set():
                 # Spark may begin one more batch before it hears that it should stop; it is left uncommitted.
                 raise _Enough
-            self.shell.epoch(Batch(frame, sources, epoch == self._last), epoch)
+            try:
+                self.shell.epoch(Batch(frame, sources, epoch == self._last), epoch)
+            except Exception as error:
+                # Spark would pass it on wrapped in frames of its own.
+                self.shell.fail(error, f"epoch {epoch}")
+                raise
             self._epochs_here += 1
             if self._budget is not None and self._epochs_here == MEASURED_AFTER:
                 self.shell.tell(self.shell.coordinator.replicas_within(self._budget))
@@ -223,7 +229,7 @@ class Job:
         if query is not None and not query.isActive and not self._enough.is_set() and self.shell.error is None:
             failure = query.exception()
             if failure is not None and not self._ended.is_set():
-                self.shell.fail(Invalid(f"the stream ended: {' '.join(str(failure).split())[:300]}"))
+                self.shell.fail(Invalid(f"the stream ended: {first_line(failure)}"))
         self._finish(checkpoint=self.shell.error is None)
 
     def _finish(self, checkpoint: bool) -> None:

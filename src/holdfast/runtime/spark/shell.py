@@ -219,7 +219,10 @@ class Shell:
         kept = self.writer.store.checkpoints()
         return kept[0].epoch if kept else -1
 
-    def fail(self, error: HoldfastError) -> None:
+    def fail(self, error: Exception, during: str = "") -> None:
+        """End the job; the first cause stands. What is not Holdfast's own word, a sink's say, is told by its name."""
+        if not isinstance(error, HoldfastError):
+            error = RunFailed(f"{during}: {type(error).__name__}: {first_line(error)}")
         self.error = self.error or error
         self._live.put(None)
         with self._changed:
@@ -267,7 +270,10 @@ class Shell:
     def _replays(self) -> None:
         while (run := self._background["replay"].get()) is not None:
             if isinstance(run, Run) and not self._stopping.is_set():
-                self._run(run, None)
+                try:
+                    self._run(run, None)
+                except Exception as error:
+                    self.fail(error, f"replay of epochs {run.first} to {run.last}")
 
     def _run(self, run: Run, batch: Batch | None) -> None:
         """Carry a run out as one Spark job and report; whatever goes wrong, the coordinator hears of it."""

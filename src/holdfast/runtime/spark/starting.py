@@ -111,6 +111,9 @@ def start(
     if epochs is not None and epochs < 1:
         raise Invalid(f"epochs must be at least 1, got {epochs}")
     place = Store(store, sync)
+    if "://" not in place.url:
+        # Executors have working folders of their own: what is relative is relative to the driver's.
+        place = Store(Path(place.url).absolute(), sync)
     writer = place.writer(f"holdfast job {os.getpid()}", force=force)
     try:
         return _started(
