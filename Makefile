@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint fuzz picture setup java clean
+.PHONY: demo test docs-blocks lint fuzz picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java
@@ -29,6 +29,10 @@ lint: $(READY)
 # Two processes: one has Spark and all tests that need it, the other runs what is pure.
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The blocks of README and docs that take long; make test runs the others. One of them: make docs-blocks PAGE=tutorial
+docs-blocks: setup
+	$(BIN)/python -m pytest tests/docs -m long -v $(if $(PAGE),-k $(PAGE))
 
 # The picture in the README, from the page of a run: make picture RUN=/tmp/holdfast-demo-...
 picture: $(READY)

@@ -8,6 +8,7 @@ it kills is dead before anything else can be decided.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -77,7 +78,12 @@ def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
     spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
-    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=2, rebalance=False)
+    os.chdir(
+        folder.parent
+    )  # executors have working folders of their own, so a relative store is the driver's to resolve
+    job = start(
+        stream.load().select("value"), counts(), store=folder.name, nodes=4, checkpoint_every=2, rebalance=False
+    )
     trial = Trial(job)
     job.add_listener(trial.hear)
     if not trial.over.wait(150):

@@ -69,7 +69,7 @@ def run(
     budget: Annotated[
         float | None, typer.Option(min=0, help="replicate tasks within this budget, in average tasks")
     ] = None,
-    replicas: Annotated[str, typer.Option(help="replicate these tasks, such as counts/0,counts/1")] = "",
+    replicas: Annotated[str, typer.Option(help="replicate these tasks, such as count/0,count/1")] = "",
     epochs: Annotated[int | None, typer.Option(min=1, help="how many epochs, 10 by default")] = None,
     fault: Annotated[list[str] | None, typer.Option(help='such as "kill node-1,node-2 at epoch 8"; repeatable')] = None,
     faults: Annotated[Path | None, typer.Option(help="file with a list of faults, JSON or YAML")] = None,

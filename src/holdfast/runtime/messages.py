@@ -232,6 +232,10 @@ class EpochJournalled:
     epoch: int
 
 
+SHED = "shed"
+"""The counter of rows that were left out before sources saw them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What became of one work. ``reached``: the last epoch whose version is committed on the node.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
 from holdfast.runtime.coordinator.lanes import Fork, answered, caught_up, exact_works, tentative_works
 from holdfast.runtime.messages import (
+    SHED,
     AnswerOverdue,
     EpochArrived,
     EpochDone,
@@ -166,7 +167,7 @@ class Answering:
         measured = parts.measurements.before
         fidelity, queries = answered(measured, run.works) if absent or "tentative" in lanes else (1.0, {})
         sources = [report for report in reports if not parts.assignment.topology.inputs_of(report.task.operator)]
-        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get("shed", 0) for r in sources)
+        rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get(SHED, 0) for r in sources)
         if shed:
             kept = rows / (rows + shed)
             fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}
@@ -193,6 +194,7 @@ class Answering:
             state_bytes=sum(report.state_bytes for report in exact),
             state_rows=sum(report.state_rows for report in exact),
             state=sizes,
+            counters=_counted(reports),
         )
 
     # What to do now
@@ -242,3 +244,14 @@ class Answering:
         for task, epoch in self.published.items():
             if epoch > self.head:
                 yield f"{task} has published epoch {epoch}, beyond the head {self.head}"
+
+
+def _counted(reports: Iterable[Report]) -> dict[str, dict[str, int]]:
+    """What operators counted in this epoch: late rows, and what users count. What was shed is told apart."""
+    counted: dict[str, dict[str, int]] = {}
+    for report in reports:
+        for what, rows in report.counters.items() if report.lane in ("exact", "tentative") else ():
+            if rows and what != SHED:
+                mine = counted.setdefault(report.task.operator, {})
+                mine[what] = mine.get(what, 0) + rows
+    return counted

@@ -51,8 +51,9 @@ class FaultPlayer:
             )
         if fault.what == "restart":
             raise Invalid(f"fault {str(fault)!r}: stop the command (or kill it) and run it again with the same --out")
-        if fault.what == "fill" and not isinstance(self._store.files, LocalFiles):
-            raise Invalid(f"fault {str(fault)!r}: only a store on a local disk can be filled, not {self._store.url}")
+        if fault.what in ("fill", "damage") and not isinstance(self._store.files, LocalFiles):
+            done = "filled" if fault.what == "fill" else "damaged"
+            raise Invalid(f"fault {str(fault)!r}: only a store on a local disk can be {done}, not {self._store.url}")
 
     def epoch(self, number: int) -> None:
         """An epoch begins."""

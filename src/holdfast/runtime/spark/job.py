@@ -174,6 +174,7 @@ class Job:
                     "stateOperators": [
                         {"numRowsTotal": latest["state_rows"], "memoryUsedBytes": latest["state_bytes"]}
                     ],
+                    "counters": latest["counters"],
                     "checkpointEpoch": self.driver.snapshot.checkpoint,
                 }
             )

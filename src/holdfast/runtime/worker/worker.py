@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
-from holdfast.runtime.messages import Report, Work
+from holdfast.runtime.messages import SHED, Report, Work
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
@@ -110,7 +110,7 @@ class Worker:
                 return Ingested([], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None)
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
-            told = {"shed": shed} if shed and not reports else {}
+            told = {**made.counters, SHED: 0 if reports else shed}
             reports.append(
                 Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told)
             )
