@@ -24,12 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from holdfast.runtime.simulation.scenario import Scenario, Timing
+from holdfast.runtime.simulation.shell import Simulation
+
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
 from holdfast.runtime.faults import Fault, When
 from holdfast.runtime.messages import Event, Instruction, Publish
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Simulation
 from holdfast.topology import Operator, Query, Stream, Topology
 
 FAILURE = 60.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from holdfast.runtime.simulation.engines import Rows, undisturbed
 
 from holdfast import operators as op
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.simulation.engines import Rows, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.worker.processing import TaskFailed, process, route
 from holdfast.state import TaskState
