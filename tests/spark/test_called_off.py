@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from holdfast.runtime.spark.shell import TRIES, Shell
 
 from holdfast.runtime.messages import Event, Run, RunBroken
 from holdfast.runtime.spark import shell as module
+from holdfast.runtime.spark.shell import TRIES, Shell
 
 
 class Watched(Shell):

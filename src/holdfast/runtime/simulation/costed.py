@@ -35,7 +35,7 @@ def costed(schedule: FaultSchedule, record: Recorder | None = None) -> Simulatio
     """A simulation of this schedule in which only costs run."""
     pipeline = digesting(schedule.topology, ordered=False)
     batches = [Batch(())] * schedule.epochs
-    return Simulation(schedule, pipeline, batches, record, lambda simulation, context: _runner(simulation, context))
+    return Simulation(schedule, pipeline, batches, record, _runner)
 
 
 def _runner(simulation: Simulation, context: JobContext) -> CostedRunner:
