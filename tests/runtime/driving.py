@@ -28,6 +28,7 @@ from holdfast.runtime.messages import (
     Work,
 )
 from holdfast.runtime.settings import Settings
+from holdfast.state.output import StagedOutput
 from holdfast.topology import Operator, Stream, Task, Topology
 
 Said = TypeVar("Said")
@@ -135,12 +136,11 @@ class Driver:
 
     def report(self, work: Work, status: Status = "committed") -> Report:
         says = work.task in self.coordinator.output_tasks and work.lane in ("exact", "tentative")
-        outputs = {epoch: f"{work.lane}-{epoch}-{work.task}" for epoch in work.epochs} if says else {}
+        kind = "final" if work.lane == "exact" else "tentative"
+        outputs = {e: StagedOutput(e, str(work.task), kind, "", 1, "", 1) for e in work.epochs} if says else {}  # type: ignore[arg-type]
         reached = work.last if status == "committed" else work.start
-        rows = dict.fromkeys(outputs, 1)
         return Report(
-            work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, output_rows=rows,
-            message=status,
+            work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, message=status
         )  # fmt: skip
 
     def epoch(self, number: int) -> list[Instruction]:

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 from driving import chain, task
-from holdfast.runtime.simulation.drawn import drawn_topology
 
 from holdfast.runtime.coordinator.replay import Buffers, CatchUp, Keep, feeding, replay
 from holdfast.runtime.messages import Work
+from holdfast.runtime.simulation.drawing import drawn_topology
 from holdfast.topology import Operator, Stream, Task, Topology
 
 

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 from driving import Driver, chain, task, works
-from holdfast.runtime.simulation.audit import audited
-from holdfast.runtime.simulation.engines import Rows, undisturbed
-from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Simulation
 
 from holdfast.elasticity import Policy
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -29,7 +25,13 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, resized, routing_of, scalable
+from holdfast.runtime.simulation.auditing import audited
+from holdfast.runtime.simulation.costed import costed
+from holdfast.runtime.simulation.fuzzing import Case
+from holdfast.runtime.simulation.operators import cut_batches
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
+from holdfast.runtime.simulation.simulation import Simulation
 from holdfast.topology import Operator, Stream, Topology
 
 
@@ -239,27 +241,28 @@ def test_a_restart_begins_in_the_shape_that_was_put_down() -> None:
 def test_a_job_scaled_out_and_in_several_times_says_what_one_that_never_was_does(name: str) -> None:
     pipeline = PIPELINES[name]()
     able = sorted(scalable(pipeline))
-    batches = drawn_batches(pipeline, 30, seed=7)
-    scenario = Scenario(
+    batches = cut_batches(drawn_batches(pipeline, 30, seed=7))
+    schedule = FaultSchedule(
         pipeline.coordinated,
         Settings(nodes=4, checkpoint_every=5),
         nodes=4,
         epochs=30,
-        timing=Timing(interval=0.6),
-        faults=parse_faults(["kill node-2 at epoch 7", "join node-2 after 1s", "restart at epoch 17"]),
+        timing=Timing(interval=0.6, restart=0.5),
+        faults=parse_faults(["kill node-2 at epoch 7", "join node-2 after 1s", "restart at epoch 19"]),
         scalings=tuple((1.0 + 3.0 * at, able[at % len(able)], to) for at, to in enumerate((5, 2, 4, 1, 3))),
-        scalable=frozenset(able),
     )
-    simulation = Simulation(scenario, Rows(pipeline, batches))
-    audited(simulation, undisturbed(Rows(pipeline, batches), 30, simulation.coordinator.output_tasks))
+    simulation = Simulation(schedule, pipeline, batches)
+    audited(simulation, Case(schedule, pipeline, batches).expected())
     scaled = [event["tasks"] for event in simulation.history if event["kind"] == "scaled"]
     assert len(scaled) >= 4, scaled
 
 
 def test_a_large_job_scales_by_its_costs_alone() -> None:
     topology = chain(1, 40, 1)
-    scenario = Scenario(topology, Settings(nodes=50), nodes=50, epochs=30, scalings=((3.0, "A", 80), (15.0, "A", 30)))
-    simulation = Simulation(scenario).run()
+    schedule = FaultSchedule(
+        topology, Settings(nodes=50), nodes=50, epochs=30, scalings=((3.0, "A", 80), (15.0, "A", 30))
+    )
+    simulation = costed(schedule).run()
     assert [event["tasks"] for event in simulation.history if event["kind"] == "scaled"] == [80, 30]
 
 
@@ -272,34 +275,33 @@ def test_a_steady_load_is_scaled_out_once_and_then_left_alone() -> None:
         (Operator("S", 1, costs=(0.0,)), Operator("A", 2, costs=(8.0, 8.0), stateful=True), Operator("B", 1)),
         (Stream("S", "A", "full"), Stream("A", "B", "full")),
     )
-    scenario = Scenario(
+    schedule = FaultSchedule(
         topology,
         Settings(nodes=4),
         nodes=4,
         epochs=300,
         timing=Timing(interval=1.0, unit=0.1),
-        scalable=frozenset({"A"}),
         elastic=Policy(every=5.0, settle=5.0),
     )
-    simulation = Simulation(scenario).run()
+    simulation = costed(schedule).run()
     scaled = [event for event in simulation.history if event["kind"] == "scaled"]
     assert [event["tasks"] for event in scaled] == [4]
     assert scaled[0]["time"] < 30 and "above 70%" in scaled[0]["why"]
-    assert simulation.coordinator.topology.operator["A"].costs == pytest.approx((4.0,) * 4)
+    assert simulation.driver is not None
+    assert simulation.driver.coordinator.topology.operator["A"].costs == pytest.approx((4.0,) * 4)
 
 
 def test_an_idle_operator_is_scaled_in_and_stays_so() -> None:
     topology = chain(1, 4, 1)
-    scenario = Scenario(
+    schedule = FaultSchedule(
         topology,
         Settings(nodes=4),
         nodes=4,
         epochs=400,
         timing=Timing(interval=1.0, unit=0.01),
-        scalable=frozenset({"A"}),
         elastic=Policy(every=5.0, settle=5.0, per_operator={"A": (2, 8)}),
     )
-    scaled = [e["tasks"] for e in Simulation(scenario).run().history if e["kind"] == "scaled"]
+    scaled = [e["tasks"] for e in costed(schedule).run().history if e["kind"] == "scaled"]
     assert scaled and scaled == sorted(scaled, reverse=True) and scaled[-1] == 2 and len(scaled) <= 2
 
 

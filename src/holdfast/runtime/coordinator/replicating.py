@@ -161,10 +161,11 @@ def inherited(
 ) -> tuple[Task, ...]:
     """Who is to have a replica in another shape: a changed task, if one that had some of its keys was."""
     had = set(wanted)
+    olds = {name: routing_of(declared, before, name) for name in now.routings}
 
     def inherits(task: Task) -> bool:
-        routing, old = now.routings.get(task.operator), routing_of(declared, before, task.operator)
-        if routing is None or routing == old:
+        routing, old = now.routings.get(task.operator), olds.get(task.operator)
+        if routing is None or old is None or routing == old:
             return task in had
         mine = routing.ranges[routing.owners.index(task.number)]
         return any(Task(task.operator, number) in had for number in parents(old, mine))

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from unittest import mock
 
-from holdfast.runtime.spark import affinity as turns
-from holdfast.runtime.spark.affinity import InTurn
+from holdfast.runtime.spark import affinity
+from holdfast.runtime.spark.affinity import SlotAffinity
 
 
 def bundles(index: int, _: object) -> list[bytes]:
@@ -22,14 +22,14 @@ def test_the_first_slot_ends_before_the_second_that_was_done_earlier(tmp_path: P
         began.wait(10)
         return bundles(index, _)
 
-    def take(stage: InTurn, index: int) -> None:
+    def take(stage: SlotAffinity, index: int) -> None:
         assert list(stage(index, ())) == bundles(index, ())
         ended.append(index)
 
-    with mock.patch.object(turns, "PATIENCE", 10.0):
-        second = threading.Thread(target=take, args=(InTurn(bundles, str(tmp_path), 7, 2), 1))
+    with mock.patch.object(affinity, "PATIENCE", 10.0):
+        second = threading.Thread(target=take, args=(SlotAffinity(bundles, str(tmp_path), 7, 2), 1))
         second.start()
-        first = threading.Thread(target=take, args=(InTurn(slow, str(tmp_path), 7, 2), 0))
+        first = threading.Thread(target=take, args=(SlotAffinity(slow, str(tmp_path), 7, 2), 0))
         first.start()
         began.set()
         first.join()
@@ -41,6 +41,6 @@ def test_the_first_slot_ends_before_the_second_that_was_done_earlier(tmp_path: P
 
 def test_a_slot_without_the_one_before_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "turn-0-0").write_text("6")
-    with mock.patch.object(turns, "PATIENCE", 0.0):
-        assert list(InTurn(bundles, str(tmp_path), 7, 0)(1, ())) == bundles(1, ())
-    assert list(InTurn(bundles, str(tmp_path / "gone"), 7, 0)(0, ())) == bundles(0, ())
+    with mock.patch.object(affinity, "PATIENCE", 0.0):
+        assert list(SlotAffinity(bundles, str(tmp_path), 7, 0)(1, ())) == bundles(1, ())
+    assert list(SlotAffinity(bundles, str(tmp_path / "gone"), 7, 0)(0, ())) == bundles(0, ())
