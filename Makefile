@@ -40,8 +40,11 @@ picture: $(READY)
 	@$(BIN)/holdfast report $(RUN)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
+# A night of failure schedules, with seeds that no test run uses: make fuzz COUNT=100000 FIRST=1000000
+COUNT ?= 100000
+FIRST ?= 1000000
 fuzz: $(READY)
-	$(BIN)/python -m holdfast.runtime.simulation.fuzzer
+	$(BIN)/python -m holdfast.runtime.simulation.fuzzing --first $(FIRST) --count $(COUNT)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,15 @@ def test_python(
     finally:
         for thing in names.values():
             if isinstance(thing, stoppable()) and thing.isActive:
-                thing.stop()
+                stop(thing)
+
+
+def stop(query: Any) -> None:
+    """Not before its first epoch is answered: one that is stopped while that is on its way waits long for it."""
+    until = time.monotonic() + 60
+    while query.isActive and query.lastProgress is None and time.monotonic() < until:
+        query.awaitTermination(0.05)
+    query.stop()
 
 
 def stoppable() -> tuple[type, ...]:

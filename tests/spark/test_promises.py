@@ -55,7 +55,7 @@ def test_a_store_of_an_older_day_than_the_stream_s_own_log_is_refused(spark: Any
         if path.name != "spark":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.copytree(older, store, dirs_exist_ok=True)
-    with pytest.raises(HoldfastError, match=r"epochs? .*\b3\b.*\b5\b"):
+    with pytest.raises(HoldfastError, match=r"epoch 5 came, .*epochs 3 to 4 would be lost"):
         finished(begin(numbers(spark), counting(), store=store, epochs=9))
     assert totals(store) == expected(3)
 
@@ -145,7 +145,7 @@ def test_a_bad_changelog_of_a_node_does_not_end_checkpoints(spark: Any, tmp_path
     while job.lastProgress is None or job.lastProgress["batchId"] < 14:
         assert time.monotonic() < until, job.status
         job.awaitTermination(0.01)
-    local = next(Path(tempfile.gettempdir()).glob(f"holdfast-{job.id}-*"))
+    local = next(Path(tempfile.gettempdir()).glob(f"holdfast-nodes-{job.id}-*"))
     changes = [path for path in local.rglob("counts-0/*.arrow") if ".full." not in path.name]
     flip(sorted(changes, key=lambda path: path.stat().st_mtime_ns)[-4])  # of epoch 11: runs have it in memory
     finished(job)
@@ -155,7 +155,7 @@ def test_a_bad_changelog_of_a_node_does_not_end_checkpoints(spark: Any, tmp_path
 
 @pytest.mark.parametrize("left", [0, 0.5])
 def test_damaged_outputs_are_named_and_made_again(spark: Any, tmp_path: Path, begin: Begin, left: float) -> None:
-    store, pipeline = broken_off(spark, begin, tmp_path / "store", 8, checkpoint_every=3)
+    store, pipeline = broken_off(spark, begin, tmp_path / "store", 8, checkpoint_every=20)
     outputs = sorted((store / "output" / "final").glob("*.parquet"))
     assert len(outputs) == 8
     hurt = outputs[6]

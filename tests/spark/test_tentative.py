@@ -18,6 +18,7 @@ from total import Total
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
+from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
@@ -99,8 +100,8 @@ def counted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
         if event["kind"] == "answered":
             ran.seen[event["epoch"]] = read_output(ran.folder, "latest")
 
-    def hand(table: pa.Table, epoch: int, kind: str, fidelity: float) -> None:
-        ran.handed.append((epoch, table["task"][0].as_py(), kind, fidelity))
+    def hand(output: Output) -> None:
+        ran.handed.append((output.epoch, output.task, output.kind, output.fidelity))
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     script = f"kill node-1,node-2 at epoch {LOST}; join node-1,node-2 at epoch {BACK}"

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import fsspec
+import pyarrow as pa
 import pytest
 from crashing import Refusing
 
@@ -169,3 +170,21 @@ def test_a_local_create_that_was_refused_late_is_done_by_repeating_it(operation:
     assert text(files, "1") == "mine"
     files.create("1", b"mine", True)
     assert list(tmp_path.iterdir()) == [tmp_path / "1"], "temporary files are left"
+
+
+SIZE = 1 << 20
+
+
+@pytest.mark.parametrize("url", ["", "memory://state-files"])
+def test_what_is_read_is_arrows_own_memory(url: str, tmp_path: Path) -> None:
+    """Arrow's threads may let go of it last. They would need Python for memory of Python's, and if that is just about
+    to end, the process aborts: on a busy machine one program in twenty died that read its output as the last thing.
+    """
+    files = open_files(url or tmp_path)
+    files.put("file", b"x" * SIZE, sync=False)
+    before = pa.total_allocated_bytes()
+    data = files.read("file")
+    assert data.size == SIZE and data.to_pybytes() == b"x" * SIZE
+    assert pa.total_allocated_bytes() - before >= SIZE
+    files.put("empty", b"", sync=False)
+    assert files.read("empty").size == 0

@@ -270,7 +270,7 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True)
 class RunBroken:
-    """A run did not finish: nodes went, or its shell gave up on it. Nothing of it counts but a journalled epoch.
+    """A run did not finish: nodes went, or the driver gave up on it. Nothing of it counts but a journalled epoch.
 
     If nodes went, that is told first: runs that break for no such reason are repeated a few times only.
     """

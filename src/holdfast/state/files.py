@@ -37,7 +37,8 @@ class Unusable(HoldfastError):
 class Files(Protocol):
     """What a store asks of a place. Names are relative, with slashes; folders come and go with their files.
 
-    Whatever failed may be done again, also what had taken effect before it was refused.
+    Whatever failed may be done again, also what had taken effect before it was refused. What is read is Arrow's own
+    memory, not Python's: Arrow's threads may still hold it when Python ends.
     """
 
     url: str
@@ -104,8 +105,9 @@ class LocalFiles:
         self.url = str(root)
 
     def read(self, name: str) -> pa.Buffer:
-        with _told(self.url, "read", name):
-            return pa.py_buffer((self.root / name).read_bytes())
+        with _told(self.url, "read", name), (self.root / name).open("rb") as file:
+            data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
+            return data.slice(0, file.readinto(memoryview(data)))
 
     def map(self, name: str) -> pa.Buffer:
         with _told(self.url, "read", name), pa.memory_map(str(self.root / name)) as file:
@@ -274,7 +276,9 @@ class RemoteFiles:
 
     def read(self, name: str) -> pa.Buffer:
         with self._answered("read", name):
-            return pa.py_buffer(self._system.cat_file(self._path(name)))
+            sink = pa.BufferOutputStream()
+            sink.write(self._system.cat_file(self._path(name)))
+            return sink.getvalue()
 
     def map(self, name: str) -> pa.Buffer:
         return self.read(name)

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class Answering:
     """``head``: the newest epoch that was answered; ``journalled`` may lead it by one. ``pending``: the epoch at hand.
 
-    ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative branches
-    of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each task's output is, or is about to be; ``found``: up to which
-    it was found at the start; ``publishing``: what was asked for and is not in its place yet, by run and kind.
-    ``owed``: after a failure an answer comes before recovery: once an epoch is at hand, or even if it is only to come.
+    ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative
+    branches of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each
+    task's output is, or is about to be; ``found``: up to which it was found at the start; ``publishing``: what was
+    asked for and is not in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery:
+    once an epoch is at hand, or even if it is only to come.
     """
 
     def __init__(self, outputs: frozenset[str], head: int, done: Mapping[Task, int], found: Mapping[Task, int]) -> None:

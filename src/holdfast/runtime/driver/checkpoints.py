@@ -105,8 +105,15 @@ class Checkpoints:
         oldest = self._driver.publisher.oldest(self._driver.running.oldest)
 
         def tidy() -> list[int]:
-            gone = self._writer.trim(epoch)
             self._driver.publisher.clear(oldest)
-            return gone
+            return self._writer.trim(epoch)
 
-        self._driver.durable.submit("tidy", tidy, lambda gone: self._journal.forget(max(gone, default=-1)))
+        def done(gone: list[int] | Failed) -> None:
+            if not isinstance(gone, Failed):
+                self._journal.forget(max(gone, default=-1))
+            elif isinstance(gone.error, Fenced):
+                self._driver.fail(gone.error)
+            else:
+                self._driver.note("tidying failed", {"error": told(gone.error)})  # the next checkpoint tries again
+
+        self._driver.ports.background.submit("tidy", tidy, done)

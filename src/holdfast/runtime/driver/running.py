@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.migration import serves
 from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
 from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Run, RunBroken, RunDone
@@ -171,9 +172,9 @@ class Running:
         self._driver.durable.submit("checkpoint", partial(self._writer.store.latest, self._usable), found)
 
     def _usable(self, epoch: int) -> bool:
-        """Whether the job can go on from a checkpoint: the journal reaches it, and this very pipeline wrote it."""
-        written_by = self._writer.store.checkpoint(epoch).extra.get("signature")
-        return self._journal.reaches(epoch) and written_by == self._driver.config.pipeline.signature
+        """Whether the job can go on from a checkpoint: the journal reaches it, and its states fit."""
+        store = self._writer.store
+        return self._journal.reaches(epoch) and serves(store, self._driver.config.pipeline, store.checkpoint(epoch))
 
     # Runs that did not finish
 

@@ -13,11 +13,21 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.runtime.coordinator.coordinator import Coordinator
-from holdfast.runtime.messages import EpochDone, Event, Instruction, Publish, Published, Record, ReleaseNodes, Run
+from holdfast.runtime.messages import (
+    CheckpointDurable,
+    EpochDone,
+    Event,
+    Instruction,
+    Publish,
+    Published,
+    Record,
+    ReleaseNodes,
+    Run,
+)
 from holdfast.runtime.simulation.disk import ONLOOKER
 from holdfast.runtime.simulation.operators import Output
 from holdfast.runtime.simulation.simulation import STORE, Simulation
-from holdfast.state import Damaged, output
+from holdfast.state import Damaged, Store, output
 from holdfast.state.journal import commit_names
 
 STAGED_AT_MOST = 64
@@ -61,6 +71,8 @@ class Auditor:
             coordinator.check()
         except AssertionError as error:
             raise Breach(str(error)) from None
+        if isinstance(event, CheckpointDurable):
+            self._can_fall_back()
         if isinstance(event, Published):
             self._published(self._publishing.pop((event.run, event.kind)))
         for instruction in answer:
@@ -166,6 +178,15 @@ class Auditor:
         files = self.simulation.disk.files(ONLOOKER, STORE)
         if epoch not in commit_names(files, None, 0) and epoch > self._coordinator.snapshot().checkpoint:
             raise Breach(f"epoch {epoch} is answered, but it is not in the journal")
+
+    def _can_fall_back(self) -> None:
+        """Whichever retained checkpoint is left if others turn out damaged, the journal reaches it."""
+        files = self.simulation.disk.files(ONLOOKER, STORE)
+        there, kept = commit_names(files, None, 0), Store(files).checkpoints()
+        oldest = min((each.epoch for each in kept), default=-1)
+        head = self._coordinator.snapshot().journalled
+        if gone := [epoch for epoch in range(oldest + 1, head + 1) if epoch not in there]:
+            raise Breach(f"epoch {gone[0]} is not in the journal any more, but checkpoint {oldest} needs it")
 
     # The end
 

@@ -178,6 +178,7 @@ KINDS: tuple[MishapKind, ...] = (
     "local",
     "local",
     "output",
+    "changed",
 )
 
 

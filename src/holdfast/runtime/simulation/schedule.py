@@ -48,7 +48,18 @@ class Timing:
 
 
 MishapKind = Literal[
-    "refuse", "crash", "node crash", "power", "rewind", "flake", "sink", "sink storm", "listener", "local", "output"
+    "refuse",
+    "crash",
+    "node crash",
+    "power",
+    "rewind",
+    "flake",
+    "sink",
+    "sink storm",
+    "listener",
+    "local",
+    "output",
+    "changed",
 ]
 
 
@@ -61,7 +72,8 @@ class Mishap:
     was not synced with it. rewind: the driver dies, and the store is put back to what it was ``count`` tenths of a
     second before. flake: ``count`` runs fail for no reason. sink: it raises ``count`` times; sink storm: until the job
     ends. listener: one raises from now on. local: a file of a node is not what was written any more; output: a final
-    output is not, and the driver dies.
+    output is not, and the driver dies. changed: the driver dies, and is started with a pipeline that does something
+    else; refused by name, it is started again as it was.
     """
 
     kind: MishapKind

@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver, Watcher
@@ -21,6 +21,7 @@ from holdfast.runtime.driver.publishing import SinkFailed
 from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.messages import NodesUnneeded, ReplicasPlanned
+from holdfast.runtime.simulation.changing import changed
 from holdfast.runtime.simulation.cluster import Batch, SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
@@ -144,6 +145,7 @@ class Simulation:
         self._storm = False
         self._raising = False
         self._past: list[dict[str, Any]] = []
+        self._changed: Pipeline | None = None
         self._at_epoch: dict[int, list[Callable[[], None]]] = {}
         self._error: BaseException | None = None
 
@@ -188,9 +190,10 @@ class Simulation:
 
     def _launch(self) -> None:
         loop = self._loop = VirtualLoop(self.world, self.random, self.timing.lag)
+        pipeline = self.pipeline if self._changed is None else self._changed
         config = JobConfig(
             f"job-{self.lives}",
-            self.pipeline,
+            pipeline,
             self.schedule.settings,
             epochs=len(self.batches),
             elastic=self.schedule.elastic or False,
@@ -216,8 +219,14 @@ class Simulation:
             self.restart()
             return
         except HoldfastError as error:
-            self._error = error
+            if self._changed is not None and isinstance(error, Invalid):
+                self._changed = None
+                self.restart()
+            else:
+                self._error = error
             return
+        if self._changed is not None:
+            raise Unfinished("a pipeline that does something else was taken")
         self.driver.watchers += self.watchers
         loop.post(self.driver.begin)
 
@@ -358,6 +367,11 @@ class Simulation:
             on.damage(chosen, how)
             self.recorder.add({"time": START + self.world.now, "kind": "damaged", "file": chosen})
 
+    def _stands(self) -> bool:
+        """Whether the store has a checkpoint, with state that another pipeline could spoil."""
+        found = Store(self.disk.files(ONLOOKER, STORE)).checkpoints()
+        return bool(found) and bool(found[-1].tasks)
+
     def _damage_output(self, how: str) -> None:
         """The newest final output. Up to the newest checkpoint nothing makes it again: readers are told its name."""
         files = self.disk.files(ONLOOKER, STORE)
@@ -397,6 +411,11 @@ class Simulation:
                 node = self.nodes.here.get(self.schedule.names[mishap.count % self.schedule.nodes])
                 if node is not None:
                     self._damage(f"{node.folder}/main", "flip", node.disk)
+            case "changed":
+                self._changed = changed(self.pipeline) if self.disk.get(f"{STORE}/holdfast-store.json") else None
+                if not self._stands():
+                    self._changed = None
+                self.restart()
             case "output":
                 self.restart()
                 self._damage_output(("flip", "cut", "lose")[mishap.count % 3])

@@ -5,9 +5,7 @@ A Spark task would take one of few cores from the epochs beside it. It speaks JS
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,14 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.worker.versions import Saved, Upload, upload
-from holdfast.state import Store, Sync, Unusable
-from holdfast.state.compaction import folded_chain
+from holdfast.runtime.worker.versions import Saved, Upload
+from holdfast.state import Sync, Unusable
 from holdfast.state.entries import FileEntry
-from holdfast.state.files import open_files
-
-NICER = 10
-"""How much lower the priority of the process is than that of the job."""
 
 
 class NotSaved(Exception):
@@ -87,34 +80,6 @@ class CheckpointProcess:
         if self._closed:
             raise NotSaved("the job has ended")
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-m", "holdfast.runtime.spark.checkpoint_process", self._told]
+            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading", self._told]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self._process
-
-
-def serve(told: str) -> None:
-    """Answer requests until the driver is gone."""
-    with contextlib.suppress(OSError):
-        os.nice(NICER)
-    about = json.loads(told)
-    store = Store(about["store"], Sync(**about["sync"]))
-    for line in sys.stdin:
-        try:
-            answer = json.dumps({"done": _carried_out(store, about["token"], json.loads(line))})
-        except Unusable as error:
-            answer = json.dumps({"refused": str(error)})
-        except Exception as error:
-            answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
-        print(answer, flush=True)
-
-
-def _carried_out(store: Store, token: int, request: Mapping[str, Any]) -> Any:
-    if "fold" in request:
-        chain = [FileEntry.from_json(entry) for entry in request["chain"]]
-        return [entry.to_json() for entry in folded_chain(store, request["fold"], chain, token)]
-    wanted = [Upload(**each) for each in request["save"]]
-    return Saved.of([upload(store, token, open_files(each.folder), each) for each in wanted]).to_json()
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

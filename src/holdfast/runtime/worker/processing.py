@@ -1,6 +1,6 @@
 """One task, one epoch: blocks and state in, blocks and state change out. Pure but for the user's function.
 
-Both shells call this, so an epoch gives the same rows in simulation and on Spark.
+The same on Spark and in simulation.
 """
 
 from __future__ import annotations
