@@ -7,6 +7,7 @@ from parts_alone import found, heard, kinds, nodes, only, report
 
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.facts import (
+    CheckpointSaved,
     Committed,
     CopiesLost,
     Copy,
@@ -14,7 +15,6 @@ from holdfast.runtime.coordinator.facts import (
     Joined,
     Lost,
     Refused,
-    Saved,
     Unsound,
 )
 from holdfast.runtime.coordinator.parts import Parts
@@ -108,7 +108,7 @@ def test_a_checkpoint_takes_along_who_has_not_come_to_it_but_not_in_the_midst_of
     parts.assignment.primaries.update({A: Copy("a", 3, fresh=False), B: Copy("b", 3, fresh=False)})
     parts.assignment.cold.update({A, B})
     parts.runs.start("replay", [work("B/0", "b", 4, 5)], parts)
-    heard(parts.assignment, Saved(5), parts)
+    heard(parts.assignment, CheckpointSaved(5), parts)
     assert parts.assignment.primaries == {A: Copy("a", 5, fresh=True), B: Copy("b", 3, fresh=False)}
     assert parts.assignment.cold == {B}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from driving import chain, task
 from parts_alone import found, heard, kinds, nodes, only
 
-from holdfast.runtime.coordinator.facts import Copy, FellBack, Joined, Lost, Saved, Unsound
+from holdfast.runtime.coordinator.facts import CheckpointSaved, Copy, FellBack, Joined, Lost, Unsound
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import (
     CancelCheckpoint,
@@ -41,8 +41,8 @@ def test_one_is_taken_at_the_head_upon_the_last_one() -> None:
     assert take(parts) == TakeCheckpoint(5, 2, {A: "a", B: "b"})
     assert list(parts.checkpointing.take(parts)) == [], "one at a time"
     said = heard(parts.checkpointing, CheckpointDurable(5, 77), parts)
-    assert kinds(said) == ["checkpoint", "Saved", "TrimJournal"]
-    assert only(Saved, said).epoch == only(TrimJournal, said).epoch == parts.checkpointing.durable == 5
+    assert kinds(said) == ["checkpoint", "CheckpointSaved", "TrimJournal"]
+    assert only(CheckpointSaved, said).epoch == only(TrimJournal, said).epoch == parts.checkpointing.durable == 5
 
 
 def test_none_is_taken_before_outputs_are_in_their_place() -> None:

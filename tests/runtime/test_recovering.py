@@ -8,6 +8,7 @@ from driving import chain, task
 from parts_alone import found, heard, kinds, nodes, only, report
 
 from holdfast.runtime.coordinator.facts import (
+    CheckpointSaved,
     Committed,
     CopiesLost,
     Copy,
@@ -17,7 +18,6 @@ from holdfast.runtime.coordinator.facts import (
     Refused,
     Released,
     Reshaped,
-    Saved,
 )
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import CapacityLifted, EpochArrived, Record, Run, Work
@@ -100,10 +100,10 @@ def test_outputs_are_kept_from_a_loss_until_a_checkpoint_after_it() -> None:
     kept(parts, "a", 6, 6)
     kept(parts, "a", 7, 8)
     assert parts.recovering.kept == {A: ("a", 6, 8)}
-    heard(parts.recovering, Saved(7), parts)
+    heard(parts.recovering, CheckpointSaved(7), parts)
     assert parts.recovering.kept == {A: ("a", 8, 8)}, "something is still down"
     parts.assignment.primaries[B] = Copy("a", 8, fresh=False)
-    heard(parts.recovering, Saved(8), parts)
+    heard(parts.recovering, CheckpointSaved(8), parts)
     assert parts.recovering.keep == "none" and parts.recovering.kept == {}
 
 
@@ -136,7 +136,7 @@ def test_a_side_is_remembered_as_long_as_its_checkpoint_is_the_newest() -> None:
     told = Committed(Run(1, "replay", (work,)), (), ((work, report(work)),), current=True)
     heard(parts.recovering, replace(told, current=False), parts)
     assert not parts.recovering.side
-    for over in (Saved(5), FellBack(2, 0), Refused(told.run, (report(work, "missing"),))):
+    for over in (CheckpointSaved(5), FellBack(2, 0), Refused(told.run, (report(work, "missing"),))):
         heard(parts.recovering, told, parts)
         assert parts.recovering.side == {A: ("a", 5)}
         heard(parts.recovering, over, parts)

@@ -23,7 +23,7 @@ from holdfast.runtime.simulation.loop import Environment
 from holdfast.runtime.simulation.operators import cut_batches, digest_batches, digesting
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
-from holdfast.runtime.simulation.simulation import STORE, Refused, Simulation, Unfinished
+from holdfast.runtime.simulation.simulation import STORE, JobRefused, Simulation, Unfinished
 from holdfast.state import output
 from holdfast.topology import Operator, Stream, Topology
 
@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_fallen_back_from() -> None:
 def test_a_store_with_nothing_whole_is_told() -> None:
     script = "damage checkpoint at epoch 4; damage checkpoint at epoch 10; restart at epoch 11"
     wanted = FaultSchedule(chain(1, 1), Settings(nodes=1, checkpoint_every=1), 1, 12, parse_faults(script))
-    with pytest.raises(Refused, match="no whole checkpoint is left") as refused:
+    with pytest.raises(JobRefused, match="no whole checkpoint is left") as refused:
         run(wanted)
     assert isinstance(refused.value.error, Unrecoverable)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.runtime.coordinator.facts import (
+    CheckpointSaved,
     Committed,
     CopiesLost,
     Copy,
@@ -18,7 +19,6 @@ from holdfast.runtime.coordinator.facts import (
     Released,
     Reshaped,
     Said,
-    Saved,
     Told,
     Unsound,
     record,
@@ -63,7 +63,7 @@ class Assignment:
                     yield record("missing", task=str(task), lane="exact", node=copies[task], message=why)
                 if hit:
                     yield self.drop(hit)
-            case Saved(epoch):
+            case CheckpointSaved(epoch):
                 self.raise_to(epoch, parts.answering.head, parts.runs.replaying)
             case FellBack(lost, to):
                 self.fall_back(lost, to, parts.answering.head)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from holdfast.runtime.coordinator.facts import FellBack, Lost, Reshaped, Said, Saved, Told, Unsound, record
+from holdfast.runtime.coordinator.facts import CheckpointSaved, FellBack, Lost, Reshaped, Said, Told, Unsound, record
 from holdfast.runtime.messages import (
     CancelCheckpoint,
     CheckpointBroken,
@@ -82,7 +82,7 @@ class Checkpointing:
             return
         self.durable, self.saved_shape, self.whole_next = event.epoch, taking.shape, False
         yield record("checkpoint", epoch=event.epoch, bytes=event.bytes)
-        yield Saved(event.epoch)
+        yield CheckpointSaved(event.epoch)
         yield TrimJournal(event.epoch)
 
     def _broken(self, event: CheckpointBroken, taking: Taking, parts: Parts) -> Said:

@@ -106,7 +106,7 @@ class Unsound:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointSaved:
     """The checkpoint of this epoch is durable, and the newest one."""
 
     epoch: int
@@ -136,7 +136,17 @@ class Reshaped:
 
 
 Fact = (
-    Lost | Joined | Released | NobodyLeaves | CopiesLost | Committed | Refused | Unsound | Saved | FellBack | Reshaped
+    Lost
+    | Joined
+    | Released
+    | NobodyLeaves
+    | CopiesLost
+    | Committed
+    | Refused
+    | Unsound
+    | CheckpointSaved
+    | FellBack
+    | Reshaped
 )
 Told = Event | Fact
 Said = Iterable[Instruction | Fact]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.recovery import place, recover, room
 from holdfast.runtime.coordinator.facts import (
+    CheckpointSaved,
     Committed,
     CopiesLost,
     FellBack,
@@ -16,7 +17,6 @@ from holdfast.runtime.coordinator.facts import (
     Released,
     Reshaped,
     Said,
-    Saved,
     Told,
     record,
 )
@@ -70,7 +70,7 @@ class Recovering:
                 if run.settled and told.only_blocked:
                     # Kept outputs that are not there any more are the one thing that a receiver waits for in vain.
                     self.kept = {task: held for task, held in self.kept.items() if task not in run.buffers}
-            case Saved(epoch):
+            case CheckpointSaved(epoch):
                 self._saved(epoch, parts)
             case FellBack():
                 self.side.clear()

@@ -22,7 +22,7 @@ Kind = Literal["epoch", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunUnderWay:
     """``checkpoint``: the one when it began; ``gone``: the nodes that went since, even if they are back."""
 
     run: Run
@@ -34,7 +34,7 @@ class Runs:
     """At most one epoch run and one replay. ``attempts``: failures in a row by kind, reason and task ("": all)."""
 
     def __init__(self) -> None:
-        self.under_way: dict[int, Running] = {}
+        self.under_way: dict[int, RunUnderWay] = {}
         self.next = 0
         self.attempts: Counter[tuple[str, str, str]] = Counter()
 
@@ -52,7 +52,7 @@ class Runs:
                 if not running.gone:
                     yield from self._count(running.run, [("broken", "", reason)])
 
-    def _done(self, running: Running, reports: tuple[Report, ...], parts: Parts) -> Said:
+    def _done(self, running: RunUnderWay, reports: tuple[Report, ...], parts: Parts) -> Said:
         run = running.run
         wrong = [report for report in reports if report.status != "committed"]
         if wrong:
@@ -115,7 +115,7 @@ class Runs:
         attempt = max([0 if shadow is None else shadow.tries - 1, *tries])
         run = Run(self.next, kind, works, ingest, buffers or {}, shape, shadow is None, attempt, epoch)
         self.next += 1
-        self.under_way[run.number] = Running(run, parts.checkpointing.durable)
+        self.under_way[run.number] = RunUnderWay(run, parts.checkpointing.durable)
         return run
 
     def of(self, kind: Kind) -> Run | None:

@@ -19,7 +19,7 @@ from holdfast.runtime.driver.ports import Failed, RunResult
 from holdfast.runtime.messages import NodeInfo, Report
 from holdfast.runtime.shape import reshaped
 from holdfast.runtime.simulation.disk import Crash, Disk
-from holdfast.runtime.simulation.loop import Environment, Timer
+from holdfast.runtime.simulation.loop import Environment, VirtualTimer
 from holdfast.runtime.simulation.schedule import Timing
 from holdfast.runtime.worker.blocks import Block
 from holdfast.runtime.worker.plan import RunPlan, Slot
@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SimulatedBatch:
     """An epoch's rows, by piece and source."""
 
     pieces: Sequence[Mapping[str, pa.Table]]
@@ -156,7 +156,7 @@ class _Run:
     blocks: list[Block] = field(default_factory=list)
     pieces: dict[int, FileEntry] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
-    timers: list[Timer] = field(default_factory=list)
+    timers: list[VirtualTimer] = field(default_factory=list)
     over: bool = False
 
 
@@ -179,7 +179,7 @@ class SimulatedRunner:
         self._declared = declared
         self._random = random
         self._runs: dict[int, _Run] = {}
-        self._saves: dict[int, tuple[Timer, Callable[[Saved | Failed], None]]] = {}
+        self._saves: dict[int, tuple[VirtualTimer, Callable[[Saved | Failed], None]]] = {}
         self._topologies: dict[int, Topology] = {}
 
     # Runs
@@ -203,7 +203,7 @@ class SimulatedRunner:
         if not places:
             return  # everybody is gone; it hangs until somebody notices
         if run.plan.ingest is not None:
-            assert isinstance(run.batch, Batch)
+            assert isinstance(run.batch, SimulatedBatch)
             run.plan = run.plan.ingesting(len(run.batch.pieces))
             works = [
                 (places[number % len(places)], partial(self._ingest, run, number))
@@ -217,7 +217,7 @@ class SimulatedRunner:
         self._stage(run, [(place, self._nodes.timing.level * self._jitter(), work) for place, work in works])
 
     def _ingest(self, run: _Run, piece: int, worker: Worker) -> None:
-        assert isinstance(run.batch, Batch)
+        assert isinstance(run.batch, SimulatedBatch)
         made = worker.ingest(run.plan, piece, run.batch.pieces[piece], run.batch.ends)
         run.blocks += made.blocks
         run.reports += made.reports

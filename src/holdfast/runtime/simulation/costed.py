@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from holdfast.runtime.driver.ports import Failed, Recorder, RunResult
 from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.shape import reshaped
-from holdfast.runtime.simulation.cluster import Batch, Node, SimulatedNodes
-from holdfast.runtime.simulation.loop import Timer
+from holdfast.runtime.simulation.cluster import Node, SimulatedBatch, SimulatedNodes
+from holdfast.runtime.simulation.loop import VirtualTimer
 from holdfast.runtime.simulation.operators import digesting
 from holdfast.runtime.simulation.schedule import FaultSchedule
 from holdfast.runtime.simulation.simulation import Simulation
@@ -34,7 +34,7 @@ from holdfast.topology import Topology
 def costed(schedule: FaultSchedule, record: Recorder | None = None) -> Simulation:
     """A simulation of this schedule in which only costs run."""
     pipeline = digesting(schedule.topology, ordered=False)
-    batches = [Batch(())] * schedule.epochs
+    batches = [SimulatedBatch(())] * schedule.epochs
     return Simulation(schedule, pipeline, batches, record, _runner)
 
 
@@ -47,7 +47,7 @@ class _Run:
     plan: RunPlan
     done: Callable[[RunResult | Failed], None]
     nodes: Sequence[Node]
-    timer: Timer
+    timer: VirtualTimer
 
 
 class CostedRunner:
@@ -58,7 +58,7 @@ class CostedRunner:
         self._nodes = nodes
         self._files = files
         self._runs: dict[int, _Run] = {}
-        self._saves: dict[int, tuple[Timer, Callable[[Saved | Failed], None]]] = {}
+        self._saves: dict[int, tuple[VirtualTimer, Callable[[Saved | Failed], None]]] = {}
         self._topologies: dict[int, Topology] = {}
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table({"rows": [1]}), sink)

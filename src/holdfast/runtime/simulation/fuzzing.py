@@ -19,12 +19,12 @@ from holdfast.runtime.driver.driver import Watcher
 from holdfast.runtime.messages import Event, Instruction, Record, Report, Work
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.simulation.auditing import audited
-from holdfast.runtime.simulation.cluster import Batch
+from holdfast.runtime.simulation.cluster import SimulatedBatch
 from holdfast.runtime.simulation.drawing import drawn_schedule, simpler, with_scalings
 from holdfast.runtime.simulation.operators import Output, cut_batches, digest_batches, digesting, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule
-from holdfast.runtime.simulation.simulation import Refused, Simulation
+from holdfast.runtime.simulation.simulation import JobRefused, Simulation
 from holdfast.topology import Task
 
 DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())
@@ -38,7 +38,7 @@ class Case:
 
     schedule: FaultSchedule
     pipeline: Pipeline
-    batches: Sequence[Batch]
+    batches: Sequence[SimulatedBatch]
 
     def expected(self) -> Output:
         outputs = Coordinator(self.pipeline.coordinated, self.schedule.settings).outputs
@@ -108,7 +108,7 @@ def attempt(case: Case, tell: bool = False) -> Failure | None:
         if tell:
             simulation.watchers.append(_teller(simulation, steps))
         audited(simulation, expected)
-    except Refused as error:
+    except JobRefused as error:
         if not _rightly(case.schedule, error.error):
             return Failure(case, f"{type(error.error).__name__}: {error.error}", steps)
     except Exception as error:

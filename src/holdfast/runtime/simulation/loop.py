@@ -23,7 +23,7 @@ START = 1_700_000_000.0
 
 
 @dataclass(slots=True)
-class Timer:
+class VirtualTimer:
     """An action to come; a cancelled one never happens."""
 
     time: float
@@ -38,11 +38,11 @@ class Environment:
     """``now`` in seconds since the start. Actions due at the same time happen in the order in which they were set."""
 
     now: float = 0.0
-    _heap: list[tuple[float, int, Timer]] = field(default_factory=list)
+    _heap: list[tuple[float, int, VirtualTimer]] = field(default_factory=list)
     _count: int = 0
 
-    def after(self, delay: float, action: Action) -> Timer:
-        timer = Timer(self.now + max(delay, 0.0), action)
+    def after(self, delay: float, action: Action) -> VirtualTimer:
+        timer = VirtualTimer(self.now + max(delay, 0.0), action)
         heapq.heappush(self._heap, (timer.time, self._count, timer))
         self._count += 1
         return timer
@@ -77,7 +77,7 @@ class VirtualLoop:
     def post(self, action: Action) -> None:
         self.after(0.0, action)
 
-    def after(self, seconds: float, action: Action) -> Timer:
+    def after(self, seconds: float, action: Action) -> VirtualTimer:
         return self.world.after(seconds, lambda: action() if self.alive else None)
 
     def submit(self, queue: Queue, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

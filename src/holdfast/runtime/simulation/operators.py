@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import operators as op
-from holdfast.runtime.simulation.cluster import Batch
+from holdfast.runtime.simulation.cluster import SimulatedBatch
 from holdfast.runtime.worker.blocks import Block, once
 from holdfast.runtime.worker.plan import source_task
 from holdfast.runtime.worker.processing import outgoing, process, process_source
@@ -92,7 +92,7 @@ def digesting(topology: Topology, ordered: bool) -> op.Pipeline:
     return op.Pipeline(*steps)
 
 
-def digest_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[Batch]:
+def digest_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[SimulatedBatch]:
     """A few rows for each source, epoch and piece; now and then none."""
     batches = []
     for epoch in range(epochs):
@@ -105,14 +105,14 @@ def digest_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[Batch]
                 values = [f"{step.name} {epoch} {piece} {at}" for at in range(len(keys))]
                 shares[step.name] = pa.table({"key": pa.array(keys, pa.int64()), "value": values}, schema=ROWS)
             pieces.append(shares)
-        batches.append(Batch(pieces))
+        batches.append(SimulatedBatch(pieces))
     return batches
 
 
-def cut_batches(tables: Sequence[Mapping[str, pa.Table]], pieces: int = 2) -> list[Batch]:
+def cut_batches(tables: Sequence[Mapping[str, pa.Table]], pieces: int = 2) -> list[SimulatedBatch]:
     """Whole batches, each source's rows cut into as many pieces."""
     return [
-        Batch(
+        SimulatedBatch(
             [
                 {
                     name: rows.slice(rows.num_rows * piece // pieces, rows.num_rows * (piece + 1) // pieces - start)
@@ -126,7 +126,7 @@ def cut_batches(tables: Sequence[Mapping[str, pa.Table]], pieces: int = 2) -> li
     ]
 
 
-def undisturbed(pipeline: op.Pipeline, batches: Sequence[Batch], outputs: frozenset[str]) -> Output:
+def undisturbed(pipeline: op.Pipeline, batches: Sequence[SimulatedBatch], outputs: frozenset[str]) -> Output:
     """What every query's task says in every epoch when nothing ever fails: the plain way, one task after another."""
     topology = pipeline.topology
     states = {t: pipeline.empty_state(t.operator) for t in topology.tasks if topology.inputs_of(t.operator)}

@@ -22,7 +22,7 @@ from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.messages import NodesUnneeded, ReplicasPlanned
 from holdfast.runtime.simulation.changing import changed
-from holdfast.runtime.simulation.cluster import Batch, SimulatedNodes, SimulatedRunner
+from holdfast.runtime.simulation.cluster import SimulatedBatch, SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap
@@ -40,7 +40,7 @@ class Unfinished(Exception):
     """The simulation cannot go on although the job is not done."""
 
 
-class Refused(Unfinished):
+class JobRefused(Unfinished):
     """The job ended, or would not begin, with a word of its own; the simulation's user must say whether rightly."""
 
     def __init__(self, error: BaseException) -> None:
@@ -113,7 +113,7 @@ class Simulation:
         self,
         schedule: FaultSchedule,
         pipeline: Pipeline,
-        batches: list[Batch],
+        batches: list[SimulatedBatch],
         record: Recorder | None = None,
         runner: Callable[[Simulation, JobContext], Runner] | None = None,
     ) -> None:
@@ -177,7 +177,7 @@ class Simulation:
                 self.restart()
                 continue
             if self._error is not None:
-                raise Refused(self._error)
+                raise JobRefused(self._error)
             if not stepped:
                 raise Unfinished(f"nothing is left to happen, but {self._missing()}")
             if self.world.now > self.schedule.longest:
