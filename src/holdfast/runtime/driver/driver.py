@@ -186,9 +186,9 @@ class Driver:
         self.checkpoints.cancel()
 
         def close() -> None:
+            self.ports.nodes.close()
             self._runner.close()
             self._writer.close()
-            self.ports.nodes.close()
 
         self.ports.background.submit("nodes", close, lambda _: self.telling.close(self._closed))
 

@@ -240,7 +240,8 @@ class Executors:
     def close(self) -> None:
         if self.clean is not None:
             with contextlib.suppress(Exception):  # executors that are gone have nothing to clear up
-                self.clean([self._location(executor) for executor in self._alive()])
+                used = {*self._ready, *self._known.values()}
+                self.clean([self._location(executor) for executor in self._alive() if executor in used])
         let_go(str(self._root))
 
 
