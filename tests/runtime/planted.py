@@ -21,16 +21,18 @@ from holdfast.runtime.coordinator.membership import Membership
 from holdfast.runtime.coordinator.recovering import Recovering
 from holdfast.runtime.coordinator.rescaling import Committing, Rescaling
 from holdfast.runtime.coordinator.shadow import Shadow
-from holdfast.runtime.driver import checkpoints, publishing
+from holdfast.runtime.driver import checkpoints, migration, publishing
+from holdfast.runtime.driver.fitting import Fit
 from holdfast.runtime.driver.publishing import Publisher
+from holdfast.runtime.driver.running import Running
 from holdfast.runtime.driver.telling import Telling
 from holdfast.runtime.driver.watching import Watching
 from holdfast.runtime.messages import CheckpointBroken, Publish, ReleaseNodes, TakeCheckpoint
-from holdfast.runtime.worker import worker
+from holdfast.runtime.worker import repartition, worker
 from holdfast.runtime.worker.versions import Versions
-from holdfast.state import TaskState, Unusable, cursor, journal, output
+from holdfast.state import TaskState, Unusable, Writer, cursor, journal, output
 from holdfast.state.entries import checksum
-from holdfast.state.journal import Journal, JournalSpan
+from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
 
 Patch = pytest.MonkeyPatch
 
@@ -244,6 +246,83 @@ def journals_unsynced(patch: Patch) -> None:
     patch.setattr(journal, "write", lambda *given, **named: write(*given, **{**named, "sync": False}))
 
 
+def passes_over_gaps(patch: Patch) -> None:
+    """The journal that a job knows begins after its newest checkpoint, and what it does not know it leaves out."""
+    load = Journal.load.__func__  # type: ignore[attr-defined]
+
+    def short(cls: type[Journal], store: Any, checkpoint: int) -> Journal:
+        known: Journal = load(cls, store, checkpoint)
+        known.forget(checkpoint)
+        return known
+
+    patch.setattr(Journal, "load", classmethod(short))
+    patch.setattr(Journal, "reaches", lambda self, checkpoint: True)
+    _leave_out(patch)
+
+
+def outputs_are_not_synced(patch: Patch) -> None:
+    place, stage = output.place, output.stage
+    patch.setattr(output, "place", lambda files, staged, sync: place(files, staged, False))
+    patch.setattr(output, "stage", lambda *given: stage(*given[:-1], False))
+
+
+def takes_another_pipeline_without_a_word(patch: Patch) -> None:
+    patch.setattr(migration, "fit", lambda *_: Fit((), (), (), (), ()))
+
+
+def trims_under_a_run_that_reads(patch: Patch) -> None:
+    patch.setattr(Running, "reads_from", property(lambda self: None))
+
+
+def trims_up_to_the_newest_checkpoint(patch: Patch) -> None:
+    trim = Writer.trim
+
+    def deep(self: Writer, upto: int | None = None) -> list[int]:
+        held, self._whole = self._whole, dict(sorted(self._whole.items())[-1:])
+        try:
+            return trim(self, upto)
+        finally:
+            self._whole = held
+
+    patch.setattr(Writer, "trim", deep)
+
+
+def keeps_who_went_in_mind(patch: Patch) -> None:
+    see = Watching._see
+    patch.setattr(Watching, "_see", lambda self, nodes: see(self, {**self.nodes, **nodes}))
+
+
+def cuts_what_was_never_scaled(patch: Patch) -> None:
+    """Tasks behind a keyed split have other keys than their share of the ring."""
+    real = worker.restored
+
+    def cut(store: Any, declared: Any, shape: Any, task: Any, epoch: int) -> Any:
+        state = real(store, declared, shape, task, epoch)
+        routing = repartition.routing_of(declared.topology, shape, task.operator)
+        if not shape.version or task.operator in shape.routings or task.number not in routing.owners:
+            return state
+        part = routing.ranges[routing.owners.index(task.number)]
+        tables = {n: t.slice(part) if n == "state" else t for n, t in state.tables.items()}
+        return type(state)(state.epoch, tables)
+
+    patch.setattr(worker, "restored", cut)
+
+
+def adopts_what_is_not_whole(patch: Patch) -> None:
+    """Some pieces of a broken run are taken for all of them."""
+
+    def greedy(self: Journal, store: Any, token: int, epoch: int, run: int, routings: Any) -> JournalEpoch | None:
+        folder = f"journal/{epoch:012d}"
+        names = [name for name in store.files.list(folder) if name.startswith(f"run-{run}-of-")]
+        if epoch != self.newest + 1 or not names:
+            return None
+        sizes = {name: store.files.size(f"{folder}/{name}") for name in names}
+        pieces = [journal.FileEntry(f"{folder}/{n}", size, n[-38:-6], 0, "", epoch) for n, size in sizes.items()]
+        return JournalEpoch(epoch, tuple(pieces), routings)
+
+    patch.setattr(Journal, "adopt", greedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """``kind``: of the cases that meet it (see ``fuzzing.CASES``). ``seed``: one that is known to."""
@@ -279,5 +358,13 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(dies_of_a_listener, seed=8),
         Mistake(keeps_whatever_has_the_name, seed=37),
         Mistake(journals_unsynced, seed=31),
+        Mistake(passes_over_gaps, seed=321),
+        Mistake(outputs_are_not_synced, seed=152),
+        Mistake(takes_another_pipeline_without_a_word, seed=131),
+        Mistake(trims_under_a_run_that_reads, seed=121),
+        Mistake(trims_up_to_the_newest_checkpoint, seed=1),
+        Mistake(keeps_who_went_in_mind, seed=26),
+        Mistake(cuts_what_was_never_scaled, "scaling", 12),
+        Mistake(adopts_what_is_not_whole, seed=8),
     )
 }

@@ -85,6 +85,8 @@ class Auditor:
                     self._answered(epoch)
                 case ReleaseNodes(nodes):
                     self._released(coordinator, nodes)
+                case Record("moved", fields):
+                    self._moved(coordinator, set(fields["tasks"]))
                 case Record("missing", fields) if not self._excused(fields):
                     raise Breach(f"the coordinator believes in a state that is not there: {fields['message']}")
                 case _:
@@ -130,6 +132,13 @@ class Auditor:
         for each in coordinator.parts.runs.under_way.values():
             if hit := [work for work in each.run.works if work.node in nodes]:
                 raise Breach(f"{hit[0].node} was given back while {hit[0].task} ran on it")
+
+    def _moved(self, coordinator: Coordinator, tasks: set[str]) -> None:
+        """Who takes a task over has come as far as it had: no epoch waits for it."""
+        copies, head = coordinator.parts.assignment, coordinator.parts.answering.head
+        for task, copy in copies.primaries.items():
+            if str(task) in tasks and (task in copies.cold or copy.position < head):
+                raise Breach(f"{task} was moved before its new copy had caught up")
 
     # What is on the disk
 
@@ -208,7 +217,9 @@ class Auditor:
         for key, rows in read.items():
             if key in self._finals and not self._finals[key].equals(rows):
                 raise Breach(f"the final output of {key[1]} in epoch {key[0]} is another at the end")
-        self._none_missing({**self._finals, **read})
+        if gone := [key for key in self._finals if key not in there and key not in simulation.excused]:
+            raise Breach(f"the final output of {gone[0][1]} in epoch {gone[0][0]} was published and is gone")
+        self._none_missing({**read, **{key: self._finals[key] for key in simulation.excused & self._finals.keys()}})
         self._all_delivered(read)
 
     def _none_missing(self, read: Mapping[tuple[int, str], pa.Table]) -> None:

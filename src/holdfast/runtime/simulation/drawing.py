@@ -30,6 +30,10 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
     back = draw.choice((None, None, 0.02, round(draw.uniform(0.2, 5), 3)))
     if back is None and any(fault.when.epoch is not None for fault in faults):
         back = 3.0
+    spoilt = Random(f"{seed} spoilt")
+    if spoilt.random() < 0.15:
+        faults += _spoilt_restart(spoilt, names, epochs)
+        back = back or 0.5
     faults.append(Fault("join", When(seconds=round(span + draw.uniform(1, 20), 3)), tuple(names)))
     return FaultSchedule(
         topology,
@@ -216,6 +220,15 @@ def _fault(draw: Random, names: list[str], epochs: int, span: float, domains: di
         case "damage":
             return Fault("damage", when)
     return Fault("restart", when)
+
+
+def _spoilt_restart(draw: Random, names: list[str], epochs: int) -> list[Fault]:
+    """The driver dies; when it is back, what it began from turns out damaged, and everybody has to be restored."""
+    epoch = draw.randrange(epochs)
+    restart = Fault("restart", When(epoch=epoch))
+    damage = Fault("damage", When(epoch=min(epochs - 1, epoch + draw.choice((1, 1, 2)))))
+    kill = Fault("kill", When(epoch=min(epochs - 1, epoch + draw.choice((1, 2, 3)))), tuple(names))
+    return [restart, damage, kill]
 
 
 def simpler(schedule: FaultSchedule) -> list[FaultSchedule]:
