@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from holdfast.runtime.outputs import read_output
 
 from holdfast import operators as op
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 
 pytestmark = pytest.mark.spark
