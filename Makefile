@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint fuzz picture setup java clean
+.PHONY: demo test docs-blocks lint fuzz picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java
@@ -30,14 +30,21 @@ lint: $(READY)
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# The blocks of README and docs that take long; make test runs the others. One of them: make docs-blocks PAGE=tutorial
+docs-blocks: setup
+	$(BIN)/python -m pytest tests/docs -m long -v $(if $(PAGE),-k $(PAGE))
+
 # The picture in the README, from the page of a run: make picture RUN=/tmp/holdfast-demo-...
 picture: $(READY)
 	@test -n "$(RUN)" || { echo "name a run's folder: make picture RUN=/tmp/holdfast-demo-..." >&2; exit 2; }
 	@$(BIN)/holdfast report $(RUN)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
+# A night of failure schedules, with seeds that no test run uses: make fuzz COUNT=100000 FIRST=1000000
+COUNT ?= 100000
+FIRST ?= 1000000
 fuzz: $(READY)
-	$(BIN)/python -m holdfast.runtime.simulation.fuzzer
+	$(BIN)/python -m holdfast.runtime.simulation.fuzzing --first $(FIRST) --count $(COUNT)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,7 +8,8 @@ Run: .venv/bin/python benchmarks/assessment.py [--quick]. It prints
 3. the plan that ``holdfast plan --assessment`` makes with a budget of 3, and shorter failovers;
 4. the cost of one experiment: from the start of the stream, as a branch of the recorded golden run, and on Spark, where
    many experiments share one pass; and how far their scores differ;
-5. nodes killed for real on Spark: what had been answered in time, without replicas and with them.
+5. nodes killed on Spark, logical ones of ``local[2]``, so that no process dies: what had been answered in time, without
+   replicas and with them.
 
 ``--quick``: one seed, no Spark.
 

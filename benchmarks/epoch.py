@@ -25,8 +25,8 @@ from statistics import median
 from typing import Any
 
 import throughput
-from holdfast.runtime.events import RunDone
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.messages import RunDone
 from holdfast.runtime.spark import spark_session, start
 
 
@@ -49,17 +49,15 @@ def measured(query: str, rows: int, epochs: int) -> dict[str, Any]:
         stream, pipeline, nodes = make(spark, rows), throughput.holdfast_pipeline(query), 2
     job = start(stream, pipeline, store=folder, nodes=nodes, epochs=epochs, checkpoint_every=10**6)
     work: list[float] = []
-    handle = job.shell.coordinator.handle
 
-    def listening(event: Any) -> Any:
+    def watch(event: Any, _: Any) -> None:
         if isinstance(event, RunDone):
             work.append(sum(report.seconds for report in event.reports))
-        return handle(event)
 
-    job.shell.coordinator.handle = listening  # type: ignore[method-assign]
+    job.driver.clock.post(lambda: job.driver.watchers.append(watch))
     job.awaitTermination()
-    assert job._query is not None
-    progress = [entry["durationMs"] for entry in job._query.recentProgress if entry["numInputRows"]]
+    assert job._source is not None and job._source.query is not None
+    progress = [entry["durationMs"] for entry in job._source.query.recentProgress if entry["numInputRows"]]
     history = list(read_history(folder))
     spark.stop()
     events = [json.loads(line) for file in logs.iterdir() for line in file.read_text().splitlines()]

@@ -10,7 +10,8 @@ take CPU from the survivors. Structured Streaming runs as it is set up by defaul
 changelog checkpointing and one shuffle partition a node.
 
 An answer is a batch whose output is there: for Structured Streaming a batch that is written, for Holdfast output that
-is published, tentative or final. It is exact and caught up when everything published for the newest epoch is final.
+is published, tentative or final, with rows in it. It is exact and caught up when everything published for the newest
+epoch is final. Every task of this query is a sink, so those that are left always have something to say.
 Times are seconds after the kill.
 """
 
@@ -194,12 +195,13 @@ def since(moment: float, events: list[dict[str, Any]]) -> dict[str, Any]:
     if lost is None:
         return {"noticed": None, "answer": None, "exact": None, "fidelity": None}
     epochs = [event for event in later[lost:] if event["kind"] == "epoch"]
+    read = [e for e in later[lost:] if e["kind"] == "published" and e["rows"] > 0 and e["fidelity"] > 0]
     whole = [event for event in epochs if not event["absent"] and not event["tentative"]]
     return {
         "noticed": later[lost]["heard"] - moment,
-        "answer": epochs[0]["heard"] - moment if epochs else None,
+        "answer": read[0]["heard"] - moment if read else None,
         "exact": whole[0]["heard"] - moment if whole else None,
-        "fidelity": epochs[0]["fidelity"] if epochs else None,
+        "fidelity": read[0]["fidelity"] if read else None,
     }
 
 

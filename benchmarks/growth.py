@@ -35,8 +35,8 @@ import pyspark
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 
 HOME = Path(pyspark.__file__).parent
 KEYS, ROWS = 256, 4000

@@ -25,11 +25,11 @@ from pathlib import Path
 from random import Random
 
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.runtime.events import Event, Instruction, Publish
 from holdfast.runtime.faults import Fault, When
+from holdfast.runtime.messages import Event, Instruction, Publish
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.simulation.scenario import Scenario, Timing
-from holdfast.runtime.simulation.shell import Simulation
+from holdfast.runtime.simulation.costed import costed
+from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
 from holdfast.topology import Operator, Query, Stream, Topology
 
 FAILURE = 60.0
@@ -72,7 +72,7 @@ def arrivals(seed: int) -> list[float]:
     return sorted(round(draw.uniform(120, 360), 1) for _ in range(8))
 
 
-def scenario(way: Way, seed: int, epochs: int, unit: float = UNIT) -> Scenario:
+def schedule(way: Way, seed: int, epochs: int, unit: float = UNIT) -> FaultSchedule:
     """The parser fills one node; the eight with the aggregates, two to a node, die and are replaced one by one."""
     topology = paper_topology()
     dying = tuple(f"node-{number}" for number in range(1, 9))
@@ -80,7 +80,7 @@ def scenario(way: Way, seed: int, epochs: int, unit: float = UNIT) -> Scenario:
     faults = [Fault("kill", When(seconds=FAILURE), dying)]
     faults += [Fault("join", When(seconds=FAILURE + at), (name,)) for name, at in zip(dying, came, strict=True)]
     timing = Timing(interval=EPOCH, run=0.1, level=0.02, unit=unit, restore=2.0, checkpoint=1.0, patience=1e5)
-    return Scenario(topology, way.settings, 9, epochs, tuple(faults), timing, seed=seed)
+    return FaultSchedule(topology, way.settings, 9, epochs, tuple(faults), timing, seed=seed)
 
 
 @dataclass(slots=True)
@@ -104,15 +104,15 @@ class Outcome:
         return sum(self.fidelity) / len(self.fidelity)
 
 
-def measure(wanted: Scenario) -> Outcome:
+def measure(wanted: FaultSchedule) -> Outcome:
     """Run it, and read from its history what was available when."""
-    simulation = Simulation(wanted)
+    simulation = costed(wanted)
     final: dict[str, list[tuple[float, int]]] = {}
 
     def watch(_: Event, answer: list[Instruction]) -> None:
         for said in answer:
             for epoch, task in said.outputs if isinstance(said, Publish) and said.kind == "final" else ():
-                final.setdefault(task.operator, []).append((simulation.clock.now, epoch))
+                final.setdefault(task.operator, []).append((simulation.world.now, epoch))
 
     simulation.watchers.append(watch)
     simulation.run()
@@ -138,7 +138,7 @@ def measure(wanted: Scenario) -> Outcome:
         available.append(sum(priority[query] for query in fresh) / total)
         recent = [value for at, epoch, value in answers if at <= now and epoch >= source - 1 - LATE]
         fidelity.append(recent[-1] if recent else 0.0)
-    waits = [answered - arrived for arrived, answered in simulation.answered.values() if arrived >= FAILURE]
+    waits = [answered - arrived for arrived, answered in simulation.times.values() if arrived >= FAILURE]
     first = min(back.values(), default=AFTER)
     last = max(back.values()) if len(back) == len(priority) else AFTER
     replays = sum(event["kind"] == "replay" for event in simulation.history)
@@ -165,7 +165,7 @@ def compare(seeds: range, epochs: int, unit: float) -> list[tuple[str, list[Outc
     print(head)
     found = []
     for way in ways():
-        outcomes = [measure(scenario(way, seed, epochs, unit)) for seed in seeds]
+        outcomes = [measure(schedule(way, seed, epochs, unit)) for seed in seeds]
         found.append((way.name, outcomes))
 
         def mean(name: str, outcomes: list[Outcome] = outcomes) -> float:
@@ -218,10 +218,10 @@ def scale(epochs: int) -> None:
         )
         settings = Settings(nodes=nodes, checkpoint_every=10, scheduler="best-density")
         began = time.process_time()
-        simulation = Simulation(Scenario(topology, settings, nodes, epochs, faults)).run()
+        simulation = costed(FaultSchedule(topology, settings, nodes, epochs, faults)).run()
         spent = time.process_time() - began
         print(
-            f"{nodes:6} {len(topology.tasks):7} {spent:8.2f} {1000 * spent / epochs:16.1f} {simulation.clock.now:10.1f}"
+            f"{nodes:6} {len(topology.tasks):7} {spent:8.2f} {1000 * spent / epochs:16.1f} {simulation.world.now:10.1f}"
         )
 
 

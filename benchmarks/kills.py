@@ -20,10 +20,10 @@ from collections import Counter
 from pathlib import Path
 
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.narrative import recoveries
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import spark_session, start
-from holdfast.runtime.story import recoveries
 from holdfast.workloads import Options, workload
 
 NODES = 4

@@ -32,11 +32,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.runtime.blocks import Block
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import RunDone
-from holdfast.runtime.history import read_history
-from holdfast.runtime.processing import empty_state, outgoing, process, process_source
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.messages import RunDone
+from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.topology import Task
 from holdfast.workloads.linear_road import LINEAR_ROAD
 from holdfast.workloads.linear_road.rating import RATE, Load, began, run_peak
@@ -59,7 +59,7 @@ class Measured:
         self.pipeline = LINEAR_ROAD.pipeline(parallelism=parallelism)
         topology = self.pipeline.topology
         self.tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
-        self.states = {t: empty_state(self.pipeline, self.pipeline.by_name[t.operator], -1) for t in self.tasks}
+        self.states = {t: self.pipeline.empty_state(t.operator) for t in self.tasks}
         self.cpu: dict[tuple[str, str], float] = defaultdict(float)
         self.next, self.number = peak_starts(expressways), 0
 

@@ -43,11 +43,11 @@ import pyarrow.compute as pc
 from holdfast import operators as op
 from holdfast.elasticity import ScaleOut, rerouted, sample_of, tally
 from holdfast.operators import Pipeline
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
-from holdfast.runtime.partition import assembled, restored
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.narrative import recoveries
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.shape import Shape, grown, resized, routing_of
-from holdfast.runtime.story import recoveries
+from holdfast.runtime.worker.repartition import assembled, restored
 from holdfast.state import Routing, StateSchema, StateTable, Store, TaskState, hash_keys
 from holdfast.topology import Task
 

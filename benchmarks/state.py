@@ -29,7 +29,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from holdfast.state import Change, FileEntry, LocalState, StateSchema, StateTable, Store, Sync, TaskState
+from holdfast.state import (
+    Change,
+    FileEntry,
+    Journal,
+    JournalEpoch,
+    LocalState,
+    StateSchema,
+    StateTable,
+    Store,
+    Sync,
+    TaskState,
+)
+from holdfast.state.journal import piece_name
+from holdfast.state.output import place, stage
 
 NUMBERS = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64()), ("w", pa.float64())]))
 TEXTS = StateSchema(pa.schema([("k", pa.string())]), pa.schema([("v", pa.int64()), ("w", pa.float64())]))
@@ -117,8 +130,9 @@ def checkpoints(size: int, changed: int, epochs: int, directory: Path) -> None:
                 writer.commit_checkpoint(epoch, {"O/0": files})  # noqa: B023
 
             times.append(spent(commit))
+            if writer.needs_folding:
+                writer.compact(writer.fold_at)
             sizes.append(sum(entry.bytes for entry in files))
-        writer.wait()
         chain = len(store.checkpoint(epochs).tasks["O/0"])
     changed_bytes = changed * 24
     print(f"incremental checkpoints: {size:,} keys, {changed:,} changed, {epochs} checkpoints, fsync on")
@@ -185,6 +199,7 @@ def bare_sync(path: Path) -> None:
 def syncing(directory: Path, times: int) -> None:
     print("fsync: one file of 10,000 rows (off survives a process's crash, on a machine's too)")
     rows = rows_for(np.arange(10_000), np.random.default_rng(4))
+    block = Change(rows, NO_KEYS).encode()
     line(
         "for comparison: one bare fsync", [spent(lambda: bare_sync(directory / "bare")) for _ in range(times)], "33 KB"
     )
@@ -193,15 +208,19 @@ def syncing(directory: Path, times: int) -> None:
         with store.writer("benchmark", fold_at=0) as writer:
             state = TaskState(1, {"t": StateTable.from_table(NUMBERS, rows, 1)})
             journal, output, checkpoint = [], [], []
+            known = Journal.load(store, 0)
             for epoch in range(1, times + 1):
-                entries = {}
 
                 def write() -> None:
-                    entries["S/0"] = store.journal_write(epoch, "S/0", rows, token=writer.token)  # noqa: B023
-                    writer.journal_commit(epoch, entries)  # noqa: B023
+                    piece = store.journal_write(epoch, piece_name(epoch, 0, 1), block, token=writer.token)  # noqa: B023
+                    known.append(writer, JournalEpoch(epoch, (piece,), {}))  # noqa: B023
+
+                def publish() -> None:
+                    waiting = stage(store.files, "1-1", "final", epoch, "O/0", rows, 1.0, on)  # noqa: B023
+                    place(store.files, [waiting], on)  # noqa: B023
 
                 journal.append(spent(write))
-                output.append(spent(lambda: store.write_output("final", epoch, "O/0", rows)))  # noqa: B023
+                output.append(spent(publish))
                 now = state.apply({}, epoch)
 
                 def commit() -> None:

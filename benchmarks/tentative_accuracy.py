@@ -13,8 +13,8 @@ failure. Accuracy is the share of the exact answer that the tentative one found,
 failure: of the pages in the top 50, or of the jams. Second: for top-k, visits counted against all visits of the pages
 found (how complete the input was); for traffic incidents, F1 (false jams count against it).
 
-Plans: `structure-aware`, `exact` and `greedy` maximise OF; `ic` has the largest IC there is, by brute force. Plans that
-turn out the same share a run.
+Plans: `structure-aware`, `exact` and `greedy` maximise OF; `ic` has the largest IC there is, by brute force. That is
+not the paper's arm, its structure-aware planner with IC as the objective. Plans that turn out the same share a run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from holdfast.fidelity import output_fidelity, query_completeness
 from holdfast.operators import Pipeline
 from holdfast.replication import plan
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.runtime.blocks import Block, once
 from holdfast.runtime.faults import Fault, When
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
-from holdfast.runtime.processing import coordinated, empty_state, outgoing, process, process_source
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
+from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.topology import Task, Topology
 from holdfast.workloads import Options, Workload, workload
 from holdfast.workloads.traffic_incidents import traffic
@@ -103,9 +103,9 @@ def trials(rate: int, seed: int) -> dict[str, Trial]:
 def measured(trial: Trial) -> Topology:
     """The pipeline's topology with the mean rates of every task, from the same code that Spark's workers run."""
     pipeline, options = trial.pipeline, trial.options
-    topology = coordinated(pipeline)
+    topology = pipeline.coordinated
     (source,) = pipeline.sources
-    states = {task: empty_state(pipeline, pipeline.by_name[task.operator], -1) for task in topology.tasks}
+    states = {task: pipeline.empty_state(task.operator) for task in topology.tasks}
     rows = dict.fromkeys(topology.tasks, 0)
     for epoch in range(options.epochs):
         waiting: dict[Task, list[Block]] = defaultdict(list)

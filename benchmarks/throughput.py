@@ -98,7 +98,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
             stream, holdfast_pipeline(query), store=folder, nodes=2, epochs=batches, checkpoint_every=every,
             outputs=sink == "parquet",
         )  # fmt: skip
-        running = job._query
+        running = query_of(job)
     else:
 
         def write(frame: Any, epoch: int) -> None:
@@ -125,6 +125,13 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         "rows_per_second": rows * len(kept) / sum(kept),
         "cpu": (marks[1][1] - marks[0][1]) / done * 1e6,
     }
+
+
+def query_of(job: Any) -> Any:
+    """The query that feeds a job, as soon as it has begun."""
+    while job._source.query is None:
+        time.sleep(0.02)
+    return job._source.query
 
 
 def after(running: Any, counts: list[int]) -> Iterator[int]:
@@ -179,8 +186,7 @@ def idle(batches: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     job = start(keyed_stream(spark, 100), four_levels(), store=folder, nodes=4, epochs=batches)
     job.awaitTermination()
-    running = job._query
-    assert running is not None
+    running = query_of(job)
     seconds = [
         entry["durationMs"]["triggerExecution"] / 1000 for entry in running.recentProgress if entry["numInputRows"]
     ][SKIPPED:]

@@ -19,5 +19,5 @@ pipeline = op.Pipeline(
     op.source("lines", op.flat_map(word=pl.col("value").str.split(" ")), parallelism=2),
     op.step("count", op.aggregate("word", count=op.count()), "lines", parallelism=2),
 )
-job = holdfast.start(lines, pipeline, store=tempfile.mkdtemp(), epochs=3, sink=lambda rows, *_: print(rows.to_pylist()))
+job = holdfast.start(lines, pipeline, store=tempfile.mkdtemp(), epochs=3, sink=lambda out: print(out.table.to_pylist()))
 job.awaitTermination()

@@ -9,7 +9,13 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes (-n), all that start a JVM share one: there is one Spark for the run."""
+    """Where tests run in several processes (-n), all that start a JVM share one: there is one Spark for the run.
+
+    What is long is run where it is asked for: -m long.
+    """
+    if "long" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long") is not None])
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))

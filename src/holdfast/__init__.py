@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from holdfast.recovery import schedule
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
-    from holdfast.runtime.outputs import read_output
+    from holdfast.runtime.history.outputs import read_output
     from holdfast.runtime.spark import Job, spark_session, start
     from holdfast.topology import Task, Topology, read_topology
 
@@ -39,7 +39,7 @@ _ROOMS = {
     "holdfast.recovery": ("schedule",),
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),
-    "holdfast.runtime.outputs": ("read_output",),
+    "holdfast.runtime.history.outputs": ("read_output",),
     "holdfast.runtime.spark": ("Job", "spark_session", "start"),
     "holdfast.topology": ("Task", "Topology", "read_topology"),
 }

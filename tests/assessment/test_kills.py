@@ -17,7 +17,7 @@ from holdfast.assessment.kills import Kill, Watch, at_epochs, kill_targets
 from holdfast.assessment.recording import record
 from holdfast.assessment.results import read_assessment
 from holdfast.errors import Invalid
-from holdfast.runtime.outputs import publish, stage
+from holdfast.state import output
 from holdfast.state.files import open_files
 from holdfast.topology import Task
 
@@ -33,8 +33,8 @@ class Written:
 
     def put(self, kind: Any, epoch: int, count: int) -> None:
         rows = pa.table({"word": ["w"], "count": [count]}, SCHEMA)
-        staged = stage(self.files, f"run-{kind}-{epoch}", kind, epoch, SINK, rows, 0.5, sync=False)
-        publish(self.files, staged, kind, epoch, SINK)
+        staged = output.stage(self.files, f"1-{epoch}", kind, epoch, str(SINK), rows, 0.5, sync=False)
+        output.place(self.files, [staged], sync=False)
 
 
 def watched(store: Path, deadline: int) -> list[int]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.app import main
-from holdfast.runtime.history import History
-from holdfast.runtime.requests import answers, ask, asked, withdraw
+from holdfast.runtime.driver.requests import answers, ask, asked, withdraw
+from holdfast.runtime.history.history import History
 from holdfast.state import Store
 
 
@@ -41,7 +41,7 @@ def test_what_was_typed_wrong_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history = History(tmp_path / "history.jsonl")
-    history.add(1.0, "started", STARTED)
+    history.add({"time": 1.0, "kind": "started", **STARTED})
     with Store(tmp_path).writer("a job"):
         code, out, err = said(capsys, monkeypatch, "scale", str(tmp_path), *words)
     assert code == 2 and out == "" and told in err and len(err.strip().splitlines()) == 1
@@ -54,7 +54,7 @@ def test_without_a_running_job_nothing_is_asked(
     code, _, err = said(capsys, monkeypatch, "scale", str(tmp_path), "counts", "--to", "2")
     assert code == 2 and "no history.jsonl here" in err
     history = History(tmp_path / "history.jsonl")
-    history.add(1.0, "started", STARTED)
+    history.add({"time": 1.0, "kind": "started", **STARTED})
     Store(tmp_path).writer("a job that has ended").close()
     code, _, err = said(capsys, monkeypatch, "scale", str(tmp_path), "counts", "--to", "2")
     assert code == 2 and "no job is running here" in err
@@ -63,7 +63,7 @@ def test_without_a_running_job_nothing_is_asked(
 def test_a_request_that_nobody_takes_up_is_withdrawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    History(tmp_path / "history.jsonl").add(1.0, "started", STARTED)
+    History(tmp_path / "history.jsonl").add({"time": 1.0, "kind": "started", **STARTED})
     with Store(tmp_path).writer("a job"):
         code, out, err = said(capsys, monkeypatch, "scale", str(tmp_path), "counts", "--to", "2", "--timeout", "0")
     assert code == 1 and out == "" and "it is withdrawn" in err and not list(asked(tmp_path))
@@ -80,7 +80,7 @@ def test_requests_are_taken_once_and_bad_ones_are_named(tmp_path: Path) -> None:
 
 def test_only_what_the_history_says_of_a_request_is_its_answer(tmp_path: Path) -> None:
     history = History(tmp_path / "history.jsonl")
-    history.add(1.0, "scaled", {"request": "other"})
-    history.add(2.0, "scaling aborted", {"request": "mine", "again": True, "reason": "node-1 was lost"})
-    history.add(3.0, "scaled", {"request": "mine", "tasks": 3})
+    history.add({"time": 1.0, "kind": "scaled", "request": "other"})
+    history.add({"time": 2.0, "kind": "scaling aborted", "request": "mine", "again": True, "reason": "node-1 was lost"})
+    history.add({"time": 3.0, "kind": "scaled", "request": "mine", "tasks": 3})
     assert [event["kind"] for event in answers(tmp_path, "mine")] == ["scaling aborted", "scaled"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import plain_operators as naive
 import pyarrow as pa
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
+from holdfast.operators.columns import type_of
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", "", None]), st.one_of(st.none(), st.integers(-(2**40), 2**40))),
@@ -126,6 +131,42 @@ def test_strings_times_and_decimals_can_be_aggregated() -> None:
     assert (row["first"], row["last"].microsecond, row["money"]) == ("apple", 2, Decimal("0.60"))
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("bool", False, True),
+        ("timestamp[us]", datetime(2026, 1, 1), datetime(2026, 1, 2)),
+        ("timestamp[us, tz=UTC]", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+        ("timestamp[ns, tz=Europe/Berlin]", datetime(1969, 1, 1, tzinfo=BERLIN), datetime(2026, 1, 2, tzinfo=BERLIN)),
+        ("date32", date(1969, 1, 1), date(2026, 1, 1)),
+        ("duration[us]", timedelta(seconds=-1), timedelta(seconds=1)),
+        ("time64[us]", clock(1), clock(2)),
+        ("string", "a", "b"),
+    ],
+)
+def test_min_and_max_of_whatever_has_an_order(kind: str, low: object, high: object) -> None:
+    """In a batch, between senders, and with what is remembered: the three places where two values meet."""
+    running = trial(op.aggregate("k", low=op.min("x", kind), high=op.max("x", kind)), senders=2)
+    written = type_of(kind, "x")
+    for values in ([low, None, high, low], [None, high, low, None], [None], [low, high]):
+        output = running.epoch(pa.table({"k": ["a"] * len(values), "x": pa.array(values, written)})).output
+        assert output.schema.field("low").type == output.schema.field("high").type == written
+        assert output.select(["low", "high"]).to_pylist() == [{"low": low, "high": high}]
+
+
+def test_the_type_that_a_message_names_is_one_that_can_be_written() -> None:
+    """Spark's timestamps have a zone."""
+    batch = pa.table({"k": ["a"], "x": pa.array([1], pa.timestamp("us", "UTC"))})
+    with pytest.raises(Invalid) as caught:
+        trial(op.aggregate("k", last=op.max("x"))).epoch(batch)
+    said = re.search(r"say op.max\('x', '(.*)'\)", str(caught.value))
+    assert said is not None, str(caught.value)
+    assert trial(op.aggregate("k", last=op.max("x", said[1]))).epoch(batch).output["last"] == batch["x"]
+
+
 def test_sums_of_floats_in_decimals_do_not_depend_on_how_rows_are_spread() -> None:
     values = [0.1, 1e15, -1e15, 0.3] * 25
     batch = pa.table({"k": ["a"] * 100, "x": pa.array([Decimal(str(v)) for v in values], pa.decimal128(20, 2))})
@@ -203,6 +244,9 @@ def test_what_does_not_fit_is_named(batch: dict[str, list[object]], message: str
         (lambda: op.aggregate({"key": "text"}, n=op.count()), "aggregate: unknown type 'text'"),
         (lambda: op.aggregate(["a", "a"], n=op.count()), "column 'a' is named twice"),
         (lambda: op.sum("x", "string"), "sum of x: only numbers can be added, got string"),
+        (lambda: op.max("x", "float16"), "max of x: halffloat values cannot be compared here"),
+        (lambda: op.min("x", pa.list_(pa.int64())), "min of x: list<item: int64> values cannot be compared here"),
+        (lambda: op.max("x", "timestamp[us, tz=Nowhere/At all]"), "unknown type 'timestamp[us, tz=Nowhere/At all]'"),
         (lambda: op.largest(0, "x"), "largest of x: keep at least 1 value, got 0"),
     ],
 )

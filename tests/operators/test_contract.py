@@ -177,3 +177,43 @@ def test_operators_travel_to_workers_unchanged(operator: op.Operator) -> None:
         view = State(TaskState.empty(each.tables).tables, Task("o", 0), 1)
         answers.append(each.process(each.prepare("s", rows(a=1, b=2)), view))
     assert answers[0].equals(answers[1])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "stream", "owners"),
+    [
+        (2, op.stream("s", key="k", weights=(0, 1)), [1, 1, 1, 1]),
+        (2, op.stream("s", key="k"), None),
+        (4, op.stream("s", key="k", partitioning="split"), None),
+    ],
+    ids=["weights", "even", "split"],
+)
+def test_a_trial_leads_rows_to_the_tasks_that_the_runtime_would(
+    tasks: int, stream: op.Input, owners: list[int] | None
+) -> None:
+    from holdfast.runtime.worker.processing import route
+
+    sources = 2 if stream.partitioning else 1
+    pipeline = op.Pipeline(
+        op.source("s", parallelism=sources),
+        op.step("o", op.aggregate("k", n=op.count()), stream, parallelism=tasks),
+    )
+    batch = pa.table({"k": list("abcdabcd")})
+    trial = op.Trial(pipeline)
+    trial.epoch(batch)
+    found = {
+        key: {task.number for task, held in trial.states.items() if held.tables and key in keys_of(held)}
+        for key in "abcd"
+    }
+    expected: dict[str, set[int]] = {key: set() for key in "abcd"}
+    for sender in range(sources):
+        share = batch.slice(8 // sources * sender, 8 // sources)
+        for receiver, rows in route(pipeline, pipeline.input("o", "s"), Task("s", sender), share, None):
+            for key in rows["k"].to_pylist():
+                expected[key].add(receiver)
+    assert found == expected
+    assert owners is None or [found[key] for key in "abcd"] == [{owner} for owner in owners]
+
+
+def keys_of(held: TaskState) -> set[str]:
+    return set(held["state"].to_table()["k"].to_pylist())

@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from histories import half_lost
+from histories import half_lost, silent
 from rich.console import Console
 
 from holdfast.cli import display as module
@@ -41,7 +41,7 @@ def test_before_anything_failed() -> None:
     text = shown(upto("epoch", 1))
     assert "2 of 5" in text and "1.000" in text and "nothing to recover" in text
     assert "count  ●0  ●1  ●2  ●1    → top" in text and "★ query" in text
-    assert "1 final   0 tentative" in text
+    assert "2 final   0 tentative" in text
 
 
 def test_right_after_the_loss() -> None:
@@ -52,9 +52,15 @@ def test_right_after_the_loss() -> None:
 
 
 def test_while_it_answers_tentatively() -> None:
-    text = shown(upto("published", 2))
+    text = shown(upto("answered", 2))
     assert "count  ●0  ◔0  ✕   ●0" in text and "top  ◐3" in text
     assert "0.500" in text and "1 of 2 tasks placed again" in text and "2 final   1 tentative" in text
+
+
+def test_a_fidelity_of_0_is_no_answer() -> None:
+    events = silent()
+    place = next(number for number, event in enumerate(events) if event.get("fidelity") == 0.0)
+    assert "0.000: no answer" in shown(events[: place + 1]) and "no answer" not in shown(half_lost())
 
 
 def test_when_all_is_exact_again() -> None:

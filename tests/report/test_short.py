@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from histories import epoch, half_lost, written
+from histories import epoch, half_lost, silent, written
 
 from holdfast.report.digest import digest, digest_events
 
@@ -50,7 +50,19 @@ def test_a_run_that_ended_too_soon_or_failed_is_not_well() -> None:
     checkpoint = {"time": stopped["time"] + 1, "kind": "checkpoint", "epoch": 2, "bytes": 1}
     caught_up = digest_events([*events, stopped, checkpoint], "run")
     assert caught_up["standing"]["level"] == "good", "a checkpoint is the exact state of every task"
-    assert caught_up["recoveries"][0]["exact_after_s"] is not None
+    assert caught_up["recoveries"][0]["exact_after_s"] is None, "nobody got an exact answer after the loss"
+    assert caught_up["short"][1].endswith("The stream ended before an answer was exact again; its last checkpoint is.")
+
+
+def test_an_answer_with_nothing_in_it_is_told_as_silence() -> None:
+    told = digest_events(silent(), "run")
+    work, failure = told["short"][:2]
+    assert work.startswith("5 epochs were processed")
+    assert "It was silent for 1.3 s; then an answer came, and was exact." in failure and "next answer" not in failure
+    events = silent()
+    cut = next(number for number, event in enumerate(events) if event["kind"] == "replay")
+    failure = digest_events(events[:cut], "run")["short"][1]
+    assert "It was silent for 0.7 s: no row came out since." in failure
 
 
 def test_nodes_that_go_after_the_end_are_no_failure() -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.events import (
-    Checkpoint,
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.parts import Parts
+from holdfast.runtime.messages import (
     CheckpointDurable,
+    CommitShape,
     EpochArrived,
+    EpochJournalled,
     Event,
     Instruction,
-    NodesJoined,
-    NodesLost,
+    NodeInfo,
+    NodesSeen,
+    Publish,
+    Published,
     Record,
     Report,
     Run,
     RunDone,
+    ShapeCommitted,
+    TakeCheckpoint,
     Work,
 )
 from holdfast.runtime.settings import Settings
+from holdfast.state.output import StagedOutput
 from holdfast.topology import Operator, Stream, Task, Topology
 
 Said = TypeVar("Said")
@@ -43,25 +51,67 @@ def task(written: str) -> Task:
 
 
 class Driver:
-    """``said``: what the coordinator answered to the last event."""
+    """``said``: what the coordinator answered to the last event.
+
+    ``prompt``: outputs are in their place and shapes in the store at once, as soon as they are asked for.
+    """
 
     def __init__(
-        self, topology: Topology, nodes: int = 2, checkpoint: int = -1, head: int = -1, **settings: Any
+        self,
+        topology: Topology,
+        nodes: int = 2,
+        checkpoint: int = -1,
+        head: int = -1,
+        prompt: bool = True,
+        **settings: Any,
     ) -> None:
         settings = {"nodes": nodes, **settings}
+        self.prompt = prompt
+        self.seen: dict[str, NodeInfo] = {}
+        self._incarnations = 0
         self.coordinator = Coordinator(topology, Settings(**settings), checkpoint, head)
         self.said: list[Instruction] = []
 
+    @property
+    def parts(self) -> Parts:
+        return self.coordinator.parts
+
+    @property
+    def runs(self) -> dict[int, Run]:
+        return {number: running.run for number, running in self.parts.runs.under_way.items()}
+
+    @property
+    def taking(self) -> int | None:
+        """The epoch of the checkpoint under way."""
+        taking = self.parts.checkpointing.taking
+        return taking.epoch if taking is not None else None
+
     def tell(self, event: Event) -> list[Instruction]:
-        self.said = self.coordinator.handle(event)
-        self.coordinator.check()
+        self.said, waiting = [], [event]
+        while waiting:
+            answer = self.coordinator.handle(waiting.pop(0))
+            self.coordinator.check()
+            self.said += answer
+            for each in answer if self.prompt else ():
+                if isinstance(each, Publish):
+                    waiting.append(Published(each.run, each.kind))
+                elif isinstance(each, CommitShape):
+                    waiting.append(ShapeCommitted(each.shape.version))
         return self.said
 
-    def join(self, *numbers: int, **domains: str) -> list[Instruction]:
-        return self.tell(NodesJoined(tuple(f"node-{number}" for number in numbers), domains=domains))
+    def join(self, *numbers: int, domains: Mapping[str, str] | None = None) -> list[Instruction]:
+        for name in (f"node-{number}" for number in numbers):
+            self._incarnations += 1
+            self.seen[name] = NodeInfo(str(self._incarnations), (domains or {}).get(name, ""))
+        return self.look()
 
-    def lose(self, *numbers: int) -> list[Instruction]:
-        return self.tell(NodesLost(tuple(f"node-{number}" for number in numbers)))
+    def lose(self, *numbers: int, answer_due: bool = False) -> list[Instruction]:
+        for number in numbers:
+            self.seen.pop(f"node-{number}", None)
+        return self.look(answer_due)
+
+    def look(self, answer_due: bool = False) -> list[Instruction]:
+        return self.tell(NodesSeen(dict(self.seen), answer_due=answer_due))
 
     def arrive(self, epoch: int) -> list[Instruction]:
         return self.tell(EpochArrived(epoch))
@@ -76,27 +126,36 @@ class Driver:
                 and lane in ("", work.lane)
             )
             reports.append(self.report(work, status if other else "committed"))
-        return self.tell(RunDone(run.number, tuple(reports)))
+        return self.done(run, *reports)
+
+    def done(self, run: Run, *reports: Report) -> list[Instruction]:
+        """The run is over with these reports; what it ingested is journalled if all of it is committed."""
+        if run.ingest is not None and all(report.status == "committed" for report in reports):
+            assert self.tell(EpochJournalled(run.ingest)) == []
+        return self.tell(RunDone(run.number, reports))
 
     def report(self, work: Work, status: Status = "committed") -> Report:
         says = work.task in self.coordinator.output_tasks and work.lane in ("exact", "tentative")
-        outputs = {epoch: f"{work.lane}-{epoch}-{work.task}" for epoch in work.epochs} if says else {}
+        kind = "final" if work.lane == "exact" else "tentative"
+        outputs = {e: StagedOutput(e, str(work.task), kind, "", 1, "", 1) for e in work.epochs} if says else {}  # type: ignore[arg-type]
         reached = work.last if status == "committed" else work.start
-        return Report(work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, message=status)
+        return Report(
+            work.task, work.lane, work.node, status, reached, rows_out=1, outputs=outputs, message=status
+        )  # fmt: skip
 
     def epoch(self, number: int) -> list[Instruction]:
         """An epoch that goes well, and the checkpoint that may follow."""
         self.arrive(number)
         said = self.finish(self.only(Run))
-        for wanted in [each for each in said if isinstance(each, Checkpoint)]:
+        for wanted in [each for each in said if isinstance(each, TakeCheckpoint)]:
             self.tell(CheckpointDurable(wanted.epoch))
         return said
 
     def settle(self) -> None:
         """Answer runs and checkpoints until nothing is under way."""
-        while self.coordinator.runs:
-            self.finish(next(iter(self.coordinator.runs.values())))
-            for wanted in [each for each in self.said if isinstance(each, Checkpoint)]:
+        while self.runs:
+            self.finish(next(iter(self.runs.values())))
+            for wanted in [each for each in self.said if isinstance(each, TakeCheckpoint)]:
                 self.tell(CheckpointDurable(wanted.epoch))
 
     def of(self, kind: type[Said]) -> list[Said]:
@@ -111,10 +170,10 @@ class Driver:
         return [dict(each.fields) for each in self.said if isinstance(each, Record) and each.kind == kind]
 
     def home(self, written: str) -> str:
-        return self.coordinator.standing.homes[task(written)].node
+        return self.parts.assignment.primaries[task(written)].node
 
     def position(self, written: str) -> int:
-        return self.coordinator.standing.homes[task(written)].position
+        return self.parts.assignment.primaries[task(written)].position
 
 
 def works(run: Run, lane: str = "exact") -> dict[str, tuple[int, int, str]]:

@@ -6,12 +6,11 @@ import pytest
 from driving import Driver, chain, down_for_two_epochs, task, two_nodes, works
 
 from holdfast.errors import Invalid
-from holdfast.runtime.events import (
+from holdfast.runtime.messages import (
     AnswerOverdue,
     CapacityLifted,
     EpochDone,
     Halt,
-    NodesLost,
     Publish,
     Report,
     Run,
@@ -27,7 +26,7 @@ def test_an_epoch_without_trouble_is_exact_final_and_done() -> None:
     driver.join(0, 1)
     driver.arrive(0)
     run = driver.only(Run)
-    assert run.live == 0 and works(run) == {
+    assert run.ingest == 0 and works(run) == {
         "A/0": (0, 0, "checkpoint"),
         "A/1": (0, 0, "checkpoint"),
         "B/0": (0, 0, "checkpoint"),
@@ -47,12 +46,12 @@ def test_a_promoted_replica_needs_no_restore_and_no_replay() -> None:
     driver.arrive(3)
     run = driver.only(Run)
     dying = driver.home("A/0")
-    twin = driver.coordinator.standing.replicas[task("A/0")].node
+    twin = driver.parts.assignment.replicas[task("A/0")].node
     driver.lose(int(dying[-1]))
     assert "A/0" in driver.records("promoted")[0]["tasks"]
     driver.tell(RunBroken(run.number))
     again = driver.only(Run)
-    assert again.live == 3 and works(again)["A/0"] == (3, 3, "local") and driver.home("A/0") == twin
+    assert again.ingest == 3 and works(again)["A/0"] == (3, 3, "local") and driver.home("A/0") == twin
     assert not works(again, "tentative") and not works(again, "side")
 
 
@@ -63,13 +62,15 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     driver.lose(1)
     driver.tell(RunBroken(run.number))
     again = next(each for each in driver.of(Run) if each.kind == "epoch")
-    assert again.live == 5
+    assert again.ingest == 5
     assert works(again) == {"A/0": (5, 5, "local")}
     assert works(again, "tentative") == {"B/0": (5, 5, "fork")}
     fork = next(work for work in again.works if work.lane == "tentative")
     assert fork.fidelity == pytest.approx(0.5) and fork.start == 4
     driver.finish(again)
-    assert [(each.kind, each.outputs) for each in driver.of(Publish)] == [("tentative", ((5, task("B/0")),))]
+    (said,) = driver.of(Publish)
+    assert (said.kind, said.outputs) == ("tentative", ((5, task("B/0")),))
+    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/1 says nothing at all"
     assert driver.only(EpochDone).epoch == 5
     assert driver.position("B/0") == 4, "the exact timeline is not touched"
     driver.arrive(6)
@@ -136,7 +137,7 @@ def test_blocking_recovery_waits_for_room_for_all() -> None:
     assert replay.kind == "replay" and works(replay) == {"A/1": (0, 4, "checkpoint"), "B/1": (0, 4, "checkpoint")}
     driver.finish(replay)
     live = driver.only(Run)
-    assert live.live == 5 and len(works(live)) == 4
+    assert live.ingest == 5 and len(works(live)) == 4
 
 
 def test_outputs_are_kept_for_those_who_miss_them_alone() -> None:
@@ -164,8 +165,7 @@ def test_progress_made_before_another_failure_is_kept() -> None:
     spare = next(
         n
         for n in range(4)
-        if f"node-{n}" in driver.coordinator.standing.nodes
-        and f"node-{n}" not in {driver.home("A/0"), driver.home("B/0")}
+        if f"node-{n}" in driver.parts.members.nodes and f"node-{n}" not in {driver.home("A/0"), driver.home("B/0")}
     )
     driver.lose(spare)
     driver.tell(RunBroken(under_way.number))
@@ -227,7 +227,7 @@ def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
     driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
     assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
     silent = driver.only(Run)
-    assert silent.live == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
+    assert silent.ingest == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
     driver.finish(silent)
     driver.join(2)
     driver.settle()
@@ -267,15 +267,15 @@ def test_state_that_is_missing_is_restored() -> None:
 def test_nobody_else_is_coming_so_those_who_are_there_carry_everything() -> None:
     driver = two_nodes(capacity=2.0)
     driver.lose(1)
-    assert len(driver.coordinator.standing.down) == 2
+    assert len(driver.parts.assignment.down) == 2
     driver.tell(CapacityLifted())
-    assert not driver.coordinator.standing.down
+    assert not driver.parts.assignment.down
     driver.settle()
     driver.join(2)
     driver.lose(2)
     driver.lose(0)
     driver.join(3)
-    assert len(driver.coordinator.standing.down) == 2, "somebody came after all: capacity counts again"
+    assert len(driver.parts.assignment.down) == 2, "somebody came after all: capacity counts again"
 
 
 def test_what_is_healthy_goes_on_even_when_nobody_can_answer() -> None:
@@ -311,7 +311,7 @@ def test_an_epoch_is_held_when_nothing_at_all_can_run() -> None:
     assert not driver.of(Run) and not driver.of(EpochDone)
     driver.join(1)
     driver.finish(driver.only(Run))
-    assert driver.only(Run).live == 1
+    assert driver.only(Run).ingest == 1
 
 
 def test_those_who_are_nearly_there_join_although_others_are_still_down() -> None:
@@ -321,7 +321,7 @@ def test_those_who_are_nearly_there_join_although_others_are_still_down() -> Non
         driver.epoch(epoch)
     driver.lose(*(int(driver.home(lost)[-1]) for lost in ("B/0", "B/1")))
     driver.join(4)
-    back = next(name for name in ("B/0", "B/1") if task(name) in driver.coordinator.standing.homes)
+    back = next(name for name in ("B/0", "B/1") if task(name) in driver.parts.assignment.primaries)
     replay = driver.only(Run)
     driver.arrive(3)
     live = driver.only(Run)
@@ -331,7 +331,7 @@ def test_those_who_are_nearly_there_join_although_others_are_still_down() -> Non
     driver.arrive(4)
     assert not driver.of(Run), "it is one epoch behind: the next one waits for it"
     driver.finish(again)
-    assert back in works(driver.only(Run)) and len(driver.coordinator.standing.down) == 1
+    assert back in works(driver.only(Run)) and len(driver.parts.assignment.down) == 1
 
 
 def test_a_source_with_a_backlog_does_not_run_away_from_those_who_catch_up() -> None:
@@ -375,18 +375,18 @@ def test_settings_name_what_they_know() -> None:
 
 def test_an_answer_that_is_due_comes_before_the_recovery_that_would_keep_its_nodes_busy() -> None:
     driver = two_nodes(capacity=8.0)
-    driver.tell(NodesLost(("node-1",), answer_due=True))
-    assert driver.coordinator.standing.homes[task("A/1")].node == "node-0" and not driver.of(Run)
+    driver.lose(1, answer_due=True)
+    assert driver.parts.assignment.primaries[task("A/1")].node == "node-0" and not driver.of(Run)
     driver.arrive(5)
     run = driver.only(Run)
-    assert run.live == 5
+    assert run.ingest == 5
     driver.finish(run)
     assert [run.kind for run in driver.of(Run)] == ["replay"]
 
 
 def test_a_recovery_does_not_wait_for_an_epoch_that_does_not_come() -> None:
     driver = two_nodes(capacity=8.0)
-    driver.tell(NodesLost(("node-1",), answer_due=True))
+    driver.lose(1, answer_due=True)
     assert not driver.of(Run)
     driver.tell(AnswerOverdue())
     assert driver.only(Run).kind == "replay"

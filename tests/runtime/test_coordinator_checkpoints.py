@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from driving import Driver, chain, down_for_two_epochs, task, works
 
-from holdfast.runtime.events import (
-    Checkpoint,
+from holdfast.runtime.messages import (
     CheckpointBroken,
     CheckpointDurable,
     CheckpointLost,
     CheckpointWanted,
     EpochDone,
-    NodesJoined,
     Publish,
     ReplicasPlanned,
     Run,
     RunBroken,
-    Trim,
+    TakeCheckpoint,
+    TrimJournal,
 )
 
 
@@ -25,37 +24,37 @@ def test_a_checkpoint_comes_in_time_and_trims() -> None:
     driver.join(0)
     driver.arrive(0)
     driver.finish(driver.only(Run))
-    assert not driver.of(Checkpoint)
+    assert not driver.of(TakeCheckpoint)
     driver.arrive(1)
     driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     assert (wanted.epoch, wanted.since) == (1, -1) and set(map(str, wanted.homes)) == {"A/0", "B/0"}
     driver.tell(CheckpointDurable(1))
-    assert driver.only(Trim).epoch == 1
+    assert driver.only(TrimJournal).epoch == 1
     driver.epoch(2)
     driver.arrive(3)
     driver.finish(driver.only(Run))
-    assert driver.only(Checkpoint).since == 1
+    assert driver.only(TakeCheckpoint).since == 1
 
 
 def test_nothing_is_checkpointed_while_something_is_down_and_buffers_go_with_the_next_one() -> None:
     driver = down_for_two_epochs(checkpoint_every=1)
-    assert driver.coordinator.standing.buffers and not driver.of(Checkpoint)
+    assert driver.parts.recovering.kept and not driver.of(TakeCheckpoint)
     driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     assert wanted.epoch == 6
     driver.tell(CheckpointDurable(6))
-    assert not driver.coordinator.standing.buffers and not driver.coordinator.buffering
+    assert not driver.parts.recovering.kept and not driver.parts.recovering.keeping
 
 
 def test_recovered_epochs_become_final_and_the_fork_is_dropped() -> None:
     driver = down_for_two_epochs()
-    assert driver.coordinator.standing.forks
+    assert driver.parts.answering.forks
     driver.finish(driver.only(Run))
     published = driver.only(Publish)
     assert published.kind == "final"
     assert published.outputs == ((5, task("B/0")), (5, task("B/1")), (6, task("B/0")), (6, task("B/1")))
-    assert not driver.coordinator.standing.forks
+    assert not driver.parts.answering.forks
 
 
 def test_replicas_are_made_anew_after_recovery() -> None:
@@ -66,9 +65,9 @@ def test_replicas_are_made_anew_after_recovery() -> None:
     driver.settle()
     driver.epoch(1)
     driver.settle()
-    standing = driver.coordinator.standing
-    assert standing.replicas[task("A/0")].node != standing.homes[task("A/0")].node
-    assert standing.replicas[task("A/0")].position == 1
+    assignment = driver.parts.assignment
+    assert assignment.replicas[task("A/0")].node != assignment.primaries[task("A/0")].node
+    assert assignment.replicas[task("A/0")].position == 1
 
 
 def test_a_replica_given_up_in_the_midst_of_a_run_is_made_again_after_it() -> None:
@@ -79,19 +78,19 @@ def test_a_replica_given_up_in_the_midst_of_a_run_is_made_again_after_it() -> No
     run = driver.only(Run)
     driver.tell(ReplicasPlanned(()))
     driver.tell(ReplicasPlanned((task("A/0"),)))
-    assert not driver.coordinator.standing.replicas, "the run still works on the old one, on the same node"
+    assert not driver.parts.assignment.replicas, "the run still works on the old one, on the same node"
     driver.finish(run)
-    assert task("A/0") in driver.coordinator.standing.replicas
+    assert task("A/0") in driver.parts.assignment.replicas
 
 
 def test_a_replica_stays_out_of_the_primarys_domain() -> None:
     driver = Driver(chain(1, 2), nodes=4, replicas=(task("A/0"), task("A/1")))
     racks = {f"node-{number}": f"rack-{number // 2}" for number in range(4)}
-    driver.tell(NodesJoined(tuple(racks), domains=racks))
-    standing = driver.coordinator.standing
-    for copied, twin in standing.replicas.items():
-        assert racks[twin.node] != racks[standing.homes[copied].node]
-    assert len(standing.replicas) == 2
+    driver.join(*range(4), domains=racks)
+    assignment = driver.parts.assignment
+    for copied, twin in assignment.replicas.items():
+        assert racks[twin.node] != racks[assignment.primaries[copied].node]
+    assert len(assignment.replicas) == 2
 
 
 def test_a_restart_goes_on_at_the_right_epoch() -> None:
@@ -105,7 +104,7 @@ def test_a_restart_goes_on_at_the_right_epoch() -> None:
     assert not driver.of(Run), "nobody knows enough yet to answer"
     driver.finish(replay)
     assert driver.only(Publish).outputs == tuple((epoch, task("B/0")) for epoch in range(4, 8))
-    assert driver.only(Run).live == 8
+    assert driver.only(Run).ingest == 8
 
 
 def test_a_restart_with_few_nodes_keeps_what_others_will_miss() -> None:
@@ -124,7 +123,7 @@ def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
     driver.join(0, 1, 2)
     for epoch in range(5):
         driver.epoch(epoch)
-    assert driver.coordinator.standing.checkpoint == 3
+    assert driver.parts.checkpointing.durable == 3
     driver.lose(int(driver.home("B/0")[-1]))
     replay = driver.only(Run)
     assert works(replay) == {"B/0": (4, 4, "checkpoint")}
@@ -134,10 +133,10 @@ def test_a_damaged_checkpoint_gives_way_to_an_older_one() -> None:
     again = driver.only(Run)
     assert works(again) == {"B/0": (2, 4, "checkpoint")} and works(again, "side") == {"A/0": (2, 4, "checkpoint")}
     driver.finish(again)
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     assert (wanted.epoch, wanted.since) == (4, -1), "whole: there is nothing sound to add to"
     driver.tell(CheckpointDurable(4))
-    assert driver.coordinator.standing.checkpoint == 4
+    assert driver.parts.checkpointing.durable == 4
 
 
 def test_a_copy_that_falls_back_in_the_midst_of_a_run_waits_for_its_end() -> None:
@@ -158,11 +157,11 @@ def test_a_checkpoint_built_upon_a_damaged_one_does_not_count() -> None:
         driver.epoch(epoch)
     driver.arrive(3)
     driver.finish(driver.only(Run))
-    assert driver.only(Checkpoint).since == 1
+    assert driver.only(TakeCheckpoint).since == 1
     driver.tell(CheckpointLost(1, -1))
     driver.tell(CheckpointDurable(3))
-    assert driver.coordinator.standing.checkpoint == -1 and not driver.of(Trim)
-    assert driver.only(Checkpoint).since == -1
+    assert driver.parts.checkpointing.durable == -1 and not driver.of(TrimJournal)
+    assert driver.only(TakeCheckpoint).since == -1
 
 
 def test_a_broken_checkpoint_is_made_again() -> None:
@@ -170,9 +169,9 @@ def test_a_broken_checkpoint_is_made_again() -> None:
     driver.join(0)
     driver.epoch(0)
     driver.tell(CheckpointWanted())
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     driver.tell(CheckpointBroken(wanted.epoch, "no space"))
-    assert driver.only(Checkpoint).epoch == 0
+    assert driver.only(TakeCheckpoint).epoch == 0
 
 
 def test_a_checkpoint_that_comes_after_a_loss_moves_what_was_placed_anew() -> None:
@@ -181,7 +180,7 @@ def test_a_checkpoint_that_comes_after_a_loss_moves_what_was_placed_anew() -> No
     driver.epoch(0)
     driver.arrive(1)
     driver.finish(driver.only(Run))
-    wanted = driver.only(Checkpoint)
+    wanted = driver.only(TakeCheckpoint)
     driver.lose(int(driver.home("B/0")[-1]))
     replay = driver.only(Run)
     driver.tell(CheckpointDurable(wanted.epoch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driving import Driver, chain
 
-from holdfast.runtime.events import NodesUnneeded, Release, Run, RunDone, ScaleWanted
+from holdfast.runtime.messages import NodesUnneeded, ReleaseNodes, Run, ScaleWanted
 from holdfast.topology import Task
 
 
@@ -18,11 +18,11 @@ def working(nodes: int = 3, **settings: object) -> Driver:
 def until_released(driver: Driver, epochs: int = 6) -> tuple[str, ...]:
     """Go on until nodes are given back; which."""
     for _ in range(epochs):
-        while driver.coordinator.runs:
-            driver.finish(next(iter(driver.coordinator.runs.values())))
-            if found := driver.of(Release):
+        while driver.runs:
+            driver.finish(next(iter(driver.runs.values())))
+            if found := driver.of(ReleaseNodes):
                 return found[0].nodes
-        driver.arrive(driver.coordinator.standing.head + 1)
+        driver.arrive(driver.parts.answering.head + 1)
     return ()
 
 
@@ -30,23 +30,23 @@ def test_a_node_without_tasks_goes_at_once() -> None:
     driver = working()
     driver.join(7)
     driver.tell(NodesUnneeded(("node-7",), "too many"))
-    assert driver.only(Release).nodes == ("node-7",)
-    assert "node-7" not in driver.coordinator.standing.nodes
+    assert driver.only(ReleaseNodes).nodes == ("node-7",)
+    assert "node-7" not in driver.parts.members.nodes
     assert not driver.records("moving")
     assert driver.records("nodes leaving")[0]["why"] == "too many"
 
 
 def test_what_is_on_a_node_moves_before_it_goes() -> None:
     driver = working()
-    before = dict(driver.coordinator.standing.homes)
+    before = dict(driver.parts.assignment.primaries)
     (moving,) = [task for task, home in before.items() if home.node == "node-1"]
     driver.tell(NodesUnneeded(("node-1",)))
-    assert not driver.of(Release), "it still has a task"
+    assert not driver.of(ReleaseNodes), "it still has a task"
     assert until_released(driver) == ("node-1",)
-    after = driver.coordinator.standing.homes
-    assert after[moving].node in ("node-0", "node-2") and after[moving].position == driver.coordinator.standing.head
-    assert driver.coordinator.standing.replicas == {}
-    assert not driver.coordinator.standing.down and not driver.coordinator.standing.cold
+    after = driver.parts.assignment.primaries
+    assert after[moving].node in ("node-0", "node-2") and after[moving].position == driver.parts.answering.head
+    assert driver.parts.assignment.replicas == {}
+    assert not driver.parts.assignment.down and not driver.parts.assignment.cold
 
 
 def test_the_last_node_stays_and_nobody_is_asked_twice() -> None:
@@ -57,7 +57,7 @@ def test_the_last_node_stays_and_nobody_is_asked_twice() -> None:
     assert not driver.said
     driver.tell(NodesUnneeded(("node-0",)))
     driver.tell(NodesUnneeded(("node-1", "node-0")))
-    assert driver.coordinator.standing.leaving == {"node-0"}
+    assert driver.parts.members.leaving == {"node-0"}
 
 
 def test_when_somebody_is_lost_everybody_stays() -> None:
@@ -66,8 +66,8 @@ def test_when_somebody_is_lost_everybody_stays() -> None:
     driver.lose(2)
     assert driver.records("nodes stay")[0]["nodes"] == ["node-1"]
     assert until_released(driver) == ()
-    assert set(driver.coordinator.standing.nodes) == {"node-0", "node-1"}
-    assert not driver.coordinator.standing.down and not driver.coordinator.standing.replicas
+    assert set(driver.parts.members.nodes) == {"node-0", "node-1"}
+    assert not driver.parts.assignment.down and not driver.parts.assignment.replicas
 
 
 def test_a_task_with_a_replica_is_handed_over_and_gets_another_replica() -> None:
@@ -75,17 +75,17 @@ def test_a_task_with_a_replica_is_handed_over_and_gets_another_replica() -> None
     for epoch in range(1, 4):
         driver.epoch(epoch)
         driver.settle()
-    home, twin = driver.home("A/0"), driver.coordinator.standing.replicas[Task("A", 0)].node
+    home, twin = driver.home("A/0"), driver.parts.assignment.replicas[Task("A", 0)].node
     driver.tell(NodesUnneeded((home,)))
-    while not driver.of(Release):
+    while not driver.of(ReleaseNodes):
         assert until_released(driver) == (home,)
     assert driver.home("A/0") == twin
-    head = driver.coordinator.standing.head
+    head = driver.parts.answering.head
     for epoch in range(head + 1, head + 3):
-        if driver.coordinator.pending is None:
+        if driver.parts.answering.pending is None:
             driver.arrive(epoch)
         driver.settle()
-    assert driver.coordinator.standing.replicas[Task("A", 0)].node not in (home, twin)
+    assert driver.parts.assignment.replicas[Task("A", 0)].node not in (home, twin)
 
 
 def test_new_tasks_do_not_go_to_a_node_that_leaves() -> None:
@@ -93,11 +93,11 @@ def test_new_tasks_do_not_go_to_a_node_that_leaves() -> None:
     driver.tell(NodesUnneeded(("node-3",)))
     driver.tell(ScaleWanted("A", 6))
     for epoch in range(1, 5):
-        if driver.coordinator.pending is None:
+        if driver.parts.answering.pending is None:
             driver.arrive(epoch)
         driver.settle()
     assert driver.coordinator.topology.operator["A"].parallelism == 6
-    assert "node-3" not in {home.node for home in driver.coordinator.standing.homes.values()}
+    assert "node-3" not in {home.node for home in driver.parts.assignment.primaries.values()}
 
 
 def test_a_run_on_the_node_holds_it() -> None:
@@ -105,7 +105,7 @@ def test_a_run_on_the_node_holds_it() -> None:
     driver.join(7)
     run = driver.arrive(1)
     driver.tell(NodesUnneeded(("node-7",)))
-    assert not driver.of(Release), "a run is under way"
+    assert not driver.of(ReleaseNodes), "a run is under way"
     (live,) = [each for each in run if isinstance(each, Run)]
-    driver.tell(RunDone(live.number, tuple(driver.report(work) for work in live.works)))
-    assert driver.only(Release).nodes == ("node-7",)
+    driver.finish(live)
+    assert driver.only(ReleaseNodes).nodes == ("node-7",)

@@ -7,7 +7,7 @@ from typing import Any
 
 from driving import Driver, chain, task, works
 
-from holdfast.runtime.events import Checkpoint, CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted
+from holdfast.runtime.messages import CheckpointDurable, Instruction, ReplicasPlanned, Run, ScaleWanted, TakeCheckpoint
 
 
 def crowded(**settings: Any) -> Driver:
@@ -25,16 +25,16 @@ def crowded(**settings: Any) -> Driver:
 
 
 def homes(driver: Driver) -> dict[str, str]:
-    return {str(each): home.node for each, home in driver.coordinator.standing.homes.items()}
+    return {str(each): home.node for each, home in driver.parts.assignment.primaries.items()}
 
 
-def until_asked(driver: Driver, epoch: int) -> tuple[int, Checkpoint]:
+def until_asked(driver: Driver, epoch: int) -> tuple[int, TakeCheckpoint]:
     """Epochs until a checkpoint is asked for; the next epoch."""
     while True:
         driver.arrive(epoch)
         said = driver.finish(driver.only(Run))
         epoch += 1
-        if wanted := [each for each in said if isinstance(each, Checkpoint)]:
+        if wanted := [each for each in said if isinstance(each, TakeCheckpoint)]:
             return epoch, wanted[0]
 
 
@@ -47,10 +47,10 @@ def until_checkpoint(driver: Driver, epoch: int) -> int:
 
 def hand_over(driver: Driver) -> list[Instruction]:
     """Answer the replay of the new copies."""
-    assert driver.coordinator.standing.moving
+    assert driver.parts.replicating.moving
     said: list[Instruction] = []
-    while driver.coordinator.runs:
-        said += driver.finish(next(iter(driver.coordinator.runs.values())))
+    while driver.runs:
+        said += driver.finish(next(iter(driver.runs.values())))
     return said
 
 
@@ -60,7 +60,7 @@ def test_a_node_that_comes_back_takes_half_of_the_tasks() -> None:
     told = driver.records("moving")[0]["tasks"]
     assert len(told) == 2 and all(pair == ["node-0", "node-1"] for pair in told.values())
     # The new copies are at the checkpoint, which is the head: nothing is to be replayed, and they are the tasks now.
-    assert not driver.coordinator.runs
+    assert not driver.runs
     driver.arrive(epoch)
     assert Counter(homes(driver).values()) == {"node-0": 2, "node-1": 2}
     run = driver.only(Run)
@@ -80,7 +80,7 @@ def test_an_epoch_under_way_does_not_keep_tasks_from_moving() -> None:
     assert Counter(homes(driver).values()) == {"node-0": 4}
     driver.finish(live)
     hand_over(driver)
-    assert not driver.coordinator.standing.moving and not driver.coordinator.standing.replicas
+    assert not driver.parts.replicating.moving and not driver.parts.assignment.replicas
     assert {name for name, node in homes(driver).items() if node == "node-1"} == set(moving)
 
 
@@ -90,17 +90,17 @@ def behind_by_one(**settings: Any) -> tuple[Driver, list[str]]:
     epoch, wanted = until_asked(driver, 2)
     driver.epoch(epoch)
     driver.tell(CheckpointDurable(wanted.epoch))
-    assert [run.kind for run in driver.coordinator.runs.values()] == ["replay"]
+    assert [run.kind for run in driver.runs.values()] == ["replay"]
     return driver, list(driver.records("moving")[0]["tasks"])
 
 
 def test_the_target_dies() -> None:
     driver, _ = behind_by_one()
     driver.lose(1)
-    assert not driver.coordinator.standing.moving and not driver.coordinator.standing.replicas
+    assert not driver.parts.replicating.moving and not driver.parts.assignment.replicas
     assert set(homes(driver).values()) == {"node-0"}
     driver.settle()
-    assert driver.coordinator.idle
+    assert driver.parts.idle
 
 
 def test_the_source_dies_and_the_new_copies_are_promoted() -> None:
@@ -108,14 +108,14 @@ def test_the_source_dies_and_the_new_copies_are_promoted() -> None:
     driver.lose(0)
     assert set(driver.records("promoted")[0]["tasks"]) == set(moving)
     driver.settle()
-    assert set(homes(driver).values()) == {"node-1"} and driver.coordinator.idle
+    assert set(homes(driver).values()) == {"node-1"} and driver.parts.idle
 
 
 def test_a_plan_for_replicas_ends_moves() -> None:
     driver, moving = behind_by_one()
     driver.tell(ReplicasPlanned((task(moving[0]),), "a new plan"))
-    assert not driver.coordinator.standing.moving
-    assert moving[1] not in {str(each) for each in driver.coordinator.standing.replicas}
+    assert not driver.parts.replicating.moving
+    assert moving[1] not in {str(each) for each in driver.parts.assignment.replicas}
     driver.settle()
     assert set(homes(driver).values()) == {"node-0"}
 
@@ -124,12 +124,12 @@ def test_a_scaling_that_is_asked_for_meanwhile_waits_and_happens() -> None:
     driver, _ = behind_by_one()
     driver.tell(ScaleWanted("A", 5, request="r"))
     driver.settle()
-    epoch = driver.coordinator.standing.head + 1
+    epoch = driver.parts.answering.head + 1
     while driver.coordinator.topology.operator["A"].parallelism != 5:
         driver.arrive(epoch)
         driver.settle()
         epoch += 1
-    assert not driver.coordinator.standing.moving
+    assert not driver.parts.replicating.moving
 
 
 def test_nothing_moves_when_it_shall_not() -> None:
@@ -142,23 +142,23 @@ def test_nothing_moves_when_it_shall_not() -> None:
 def test_nodes_that_stand_by_are_left_alone() -> None:
     driver = crowded(standby=1)
     until_checkpoint(driver, 2)
-    assert not driver.coordinator.standing.moving and set(homes(driver).values()) == {"node-0"}
+    assert not driver.parts.replicating.moving and set(homes(driver).values()) == {"node-0"}
     driver.join(2)
-    epoch = driver.coordinator.standing.head + 1
+    epoch = driver.parts.answering.head + 1
     until_checkpoint(driver, epoch)
     assert len(driver.records("moving")[0]["tasks"]) == 2
 
 
 def test_every_epoch_is_exact_while_tasks_move() -> None:
     driver, moving = behind_by_one()
-    replay = next(iter(driver.coordinator.runs.values()))
+    replay = next(iter(driver.runs.values()))
     assert {driver.home(name) for name in moving} == {"node-0"}
-    driver.arrive(driver.coordinator.standing.head + 1)
+    driver.arrive(driver.parts.answering.head + 1)
     # The epoch under way has the old copies alone: the new ones are at the head now, and behind when it ends.
     driver.finish(replay)
     assert {driver.home(name) for name in moving} == {"node-0"}
-    while driver.coordinator.runs:
-        run = next(iter(driver.coordinator.runs.values()))
+    while driver.runs:
+        run = next(iter(driver.runs.values()))
         assert run.kind == "epoch" or not works(run)
         driver.finish(run)
         for epoch in driver.records("epoch"):

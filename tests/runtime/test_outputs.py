@@ -9,26 +9,27 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.runtime.history import NAME, History
-from holdfast.runtime.outputs import Kind, publish, read_output, stage
+from holdfast.runtime.history.history import NAME, History
+from holdfast.runtime.history.outputs import read_output
+from holdfast.state import Damaged
 from holdfast.state.files import open_files
+from holdfast.state.output import Kind, output_name, place, stage
 from holdfast.state.store import Store
-from holdfast.topology import Task
 
-ALL, OTHER = Task("all", 0), Task("all", 1)
+ALL, OTHER = "all/0", "all/1"
 
 
-def put(folder: Path, kind: Kind, epoch: int, task: Task, *words: str) -> None:
+def put(folder: Path, kind: Kind, epoch: int, task: str, *words: str) -> None:
     files = open_files(folder)
     staged = stage(files, "1-1", kind, epoch, task, pa.table({"word": list(words)}), 0.5, sync=False)
-    assert publish(files, staged, kind, epoch, task)
+    assert place(files, [staged], sync=False) == [True]
 
 
 def answered(folder: Path, *inexact: dict[str, str]) -> None:
     """A history in which these tasks were not exact, epoch by epoch from 0 on."""
     history = History(folder / NAME)
     for epoch, tasks in enumerate(inexact):
-        history.add(float(epoch), "epoch", {"epoch": epoch, "inexact": tasks})
+        history.add({"time": float(epoch), "kind": "epoch", "epoch": epoch, "inexact": tasks})
     history.close()
 
 
@@ -72,6 +73,16 @@ def test_a_checkpoint_supersedes_every_tentative_output_up_to_its_epoch(tmp_path
 def test_nothing_final_yet_is_an_empty_table(tmp_path: Path) -> None:
     put(tmp_path, "tentative", 1, ALL, "guess")
     assert read_output(tmp_path, "final").num_rows == 0
+
+
+@pytest.mark.parametrize("left", [b"", b"PAR1 and then nothing"])
+def test_a_damaged_file_is_named(tmp_path: Path, left: bytes) -> None:
+    put(tmp_path, "final", 3, ALL, "truth")
+    put(tmp_path, "final", 4, ALL, "truth")
+    name = output_name("final", 4, ALL)
+    (tmp_path / name).write_bytes(left)
+    with pytest.raises(Damaged, match=f"{name} is torn or was altered"):
+        read_output(tmp_path)
 
 
 def test_other_views_and_folders_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One task, one epoch: what both shells run gives what a plain trial of the pipeline gives."""
+"""One task, one epoch: what workers run gives what a plain trial of the pipeline gives."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast import operators as op
-from holdfast.runtime.coordinator import Coordinator
-from holdfast.runtime.processing import TaskFailed, coordinated, process, route
+from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.settings import Settings
-from holdfast.runtime.simulation.engines import Rows, undisturbed
+from holdfast.runtime.simulation.operators import cut_batches, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.processing import TaskFailed, outgoing, process, process_source, route
 from holdfast.state import TaskState
 from holdfast.topology import Task
 
@@ -23,19 +24,25 @@ def rows(table: pa.Table) -> list[tuple[tuple[str, Any], ...]]:
     return sorted((tuple(sorted(row.items())) for row in table.to_pylist()), key=repr)
 
 
+def sent(pipeline: op.Pipeline, table: pa.Table) -> list[Block]:
+    """What the only source sends on in epoch 0."""
+    source = Task("rows", 0)
+    return outgoing(pipeline, source, process_source(pipeline, source, table, 0), 0, {})
+
+
 @pytest.mark.parametrize("name", PIPELINES)
 def test_epochs_give_what_a_trial_of_the_pipeline_gives(name: str) -> None:
     pipeline = PIPELINES[name]()
     batches = drawn_batches(pipeline, EPOCHS, seed=4)
-    topology = coordinated(pipeline)
-    outputs = Coordinator(topology, Settings()).output_tasks
-    said = undisturbed(Rows(pipeline, batches), EPOCHS, outputs)
+    topology = pipeline.coordinated
+    said = undisturbed(pipeline, cut_batches(batches), Coordinator(topology, Settings()).outputs)
     trial = op.Trial(pipeline)
     total = 0
     for number, batch in enumerate(batches):
         expected = trial.epoch(batch).outputs
         for query, table in expected.items():
-            mine = [said[number, task] for task in topology.tasks if task.operator == query and (number, task) in said]
+            tasks = [str(task) for task in topology.tasks if task.operator == query]
+            mine = [said[number, task] for task in tasks if (number, task) in said]
             found = pa.concat_tables(mine) if mine else pa.table({})
             assert rows(found) == rows(table), f"{name}, epoch {number}, query {query}"
             total += table.num_rows
@@ -49,7 +56,7 @@ def test_the_coordinator_sees_free_sources_and_watermarks_as_state() -> None:
         op.step("both", op.map(lambda table: table), ["one", "two"]),
         op.step("windows", op.tumbling("3 s", by="word", time="time", n=op.count()), "both"),
     )
-    seen = {operator.name: operator for operator in coordinated(pipeline).operators}
+    seen = {operator.name: operator for operator in pipeline.coordinated.operators}
     assert seen["one"].costs == (0.0,)
     assert seen["both"].stateful and not pipeline.topology.operator["both"].stateful
     assert seen["windows"].stateful
@@ -72,8 +79,7 @@ def test_a_failing_function_is_told_with_its_row() -> None:
         return batch
 
     pipeline = op.Pipeline(op.source("rows"), op.step("divide", divide, "rows"))
-    engine = Rows(pipeline, [{"rows": pa.table({"n": [3, 5, 0, 7]})}], pieces=1)
-    (blocks,) = engine.ingest(0)
+    blocks = sent(pipeline, pa.table({"n": [3, 5, 0, 7]}))
     with pytest.raises(TaskFailed, match=r'divide/0, epoch 0: ZeroDivisionError: n is 0; sample row: \{"n": 0\}'):
         process(pipeline, Task("divide", 0), TaskState(-1), blocks, 0)
 
@@ -83,7 +89,6 @@ def test_an_answer_that_changes_is_refused_when_asked() -> None:
     pipeline = op.Pipeline(
         op.source("rows"), op.step("moody", lambda batch: pa.table({"n": [next(answers)] * batch.num_rows}), "rows")
     )
-    engine = Rows(pipeline, [{"rows": pa.table({"n": [1]})}], pieces=1)
-    (blocks,) = engine.ingest(0)
+    blocks = sent(pipeline, pa.table({"n": [1]}))
     with pytest.raises(TaskFailed, match="the same epoch run twice gave different output"):
         process(pipeline, Task("moody", 0), TaskState(-1), blocks, 0, verify=True)

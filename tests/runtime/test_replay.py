@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from driving import chain, task
 
-from holdfast.runtime.events import Work
-from holdfast.runtime.replay import Buffers, Copy, Keep, feeding, replay
-from holdfast.runtime.simulation.drawn import drawn_topology
+from holdfast.runtime.coordinator.replay import Buffers, CatchUp, Keep, feeding, replay
+from holdfast.runtime.messages import Work
+from holdfast.runtime.simulation.drawing import drawn_topology
 from holdfast.topology import Operator, Stream, Task, Topology
 
 
@@ -21,8 +21,8 @@ def spans(works: tuple[Work, ...], lane: str) -> dict[str, tuple[int, int]]:
     return {str(work.task): (work.first, work.last) for work in works if work.lane == lane}
 
 
-def behind(written: str, position: int, node: str = "new") -> Copy:
-    return Copy(task(written), node, "exact", "checkpoint", position)
+def behind(written: str, position: int, node: str = "new") -> CatchUp:
+    return CatchUp(task(written), node, "exact", "checkpoint", position)
 
 
 def test_ancestors_of_what_was_lost_are_computed_again_and_nothing_below_it() -> None:
@@ -39,7 +39,9 @@ def test_two_behind_one_another_share_a_run() -> None:
 
 def test_one_behind_the_other_by_more_has_the_middle_on_the_side() -> None:
     ahead = {task("A/0"): ("a", 9), task("B/0"): ("b", 6), task("C/0"): ("new", 4)}
-    works, _ = replay(line(), [Copy(task("B/0"), "b", "exact", "local", 6), behind("C/0", 4)], ahead, 4, {}, {}, last=9)
+    works, _ = replay(
+        line(), [CatchUp(task("B/0"), "b", "exact", "local", 6), behind("C/0", 4)], ahead, 4, {}, {}, last=9
+    )
     assert spans(works, "exact") == {"B/0": (7, 9), "C/0": (5, 9)}
     assert spans(works, "side") == {"A/0": (5, 9), "B/0": (5, 6)}
 
@@ -61,7 +63,7 @@ def test_a_side_that_went_too_far_begins_at_the_checkpoint_again() -> None:
 def test_a_stateless_ancestor_computes_just_what_is_asked_for() -> None:
     topology = chain(1, 1, 1, stateless=("A",))
     ahead = {task("A/0"): ("a", 9), task("B/0"): ("b", 7)}
-    works, _ = replay(topology, [Copy(task("B/0"), "b", "exact", "local", 7)], ahead, 4, {}, {}, last=9)
+    works, _ = replay(topology, [CatchUp(task("B/0"), "b", "exact", "local", 7)], ahead, 4, {}, {}, last=9)
     assert spans(works, "side") == {"A/0": (8, 9)}
 
 
@@ -102,7 +104,7 @@ def test_feeding_is_the_senders_of_marked_tasks() -> None:
 
 def drawn(
     seed: int,
-) -> tuple[Topology, list[Copy], dict[Task, tuple[str, int]], int, dict[Task, tuple[str, int]], Buffers, int]:
+) -> tuple[Topology, list[CatchUp], dict[Task, tuple[str, int]], int, dict[Task, tuple[str, int]], Buffers, int]:
     """A topology in the midst of a recovery: all tasks live, some are behind; some sides and buffers are there."""
     draw = Random(seed)
     topology = drawn_topology(draw)
@@ -116,9 +118,9 @@ def drawn(
         position = head if draw.random() < 0.6 else draw.randint(checkpoint, head - 1)
         ahead[each] = (f"home of {each}", position)
         if position < head:
-            copies.append(Copy(each, f"home of {each}", "exact", "local", position))
+            copies.append(CatchUp(each, f"home of {each}", "exact", "local", position))
         if draw.random() < 0.2:
-            copies.append(Copy(each, "twin", "replica", "checkpoint", draw.randint(checkpoint, head - 1)))
+            copies.append(CatchUp(each, "twin", "replica", "checkpoint", draw.randint(checkpoint, head - 1)))
         if draw.random() < 0.3:
             side[each] = ("elsewhere", draw.randint(checkpoint, head))
         if draw.random() < 0.3 and position > checkpoint:
@@ -162,7 +164,7 @@ def check_barriers(topology: Topology, works: tuple[Work, ...], read: Buffers) -
 def check_starts(
     topology: Topology,
     works: tuple[Work, ...],
-    copies: list[Copy],
+    copies: list[CatchUp],
     checkpoint: int,
     side: dict[Task, tuple[str, int]],
     last: int,

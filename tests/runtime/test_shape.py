@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.blocks import Block, encode
-from holdfast.runtime.partition import assembled, recut, united
-from holdfast.runtime.processing import WATERMARK, route, state_schemas
+from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.shape import (
     Shape,
     changed,
@@ -28,6 +26,9 @@ from holdfast.runtime.shape import (
     scalable,
 )
 from holdfast.runtime.simulation.pipelines import joined, remembered, windows
+from holdfast.runtime.worker.blocks import Block, encode
+from holdfast.runtime.worker.processing import route
+from holdfast.runtime.worker.repartition import assembled, recut, united
 from holdfast.state import Routing, StateSchema, StateTable, TaskState, hash_keys
 from holdfast.topology import Operator, Stream, Task, Topology
 
@@ -135,7 +136,7 @@ def test_what_cannot_be_scaled_is_named() -> None:
 
 def filled(pipeline: Pipeline, name: str, rows: dict[str, pa.Table], routing: Routing) -> dict[Task, TaskState]:
     """States of the tasks of an operator, cut row by row: the plain way."""
-    schemas = state_schemas(pipeline, pipeline.by_name[name])
+    schemas = pipeline.state_schemas(name)
     key = next(given.key for given in pipeline.by_name[name].inputs if given.key)
     states = {}
     for number in routing.owners:
@@ -171,7 +172,7 @@ def test_a_state_from_a_checkpoint_of_another_shape_is_that_of_a_cut_by_hand(
     name: str, steps: list[int], seed: int
 ) -> None:
     pipeline = CASES[name]()
-    schemas = state_schemas(pipeline, pipeline.by_name[name])
+    schemas = pipeline.state_schemas(name)
     rows = {
         table: pa.table({"input": ["a"], "stamp": [5]}, schema=schema.arrow)
         if table == WATERMARK

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
-from holdfast.runtime.events import Report, Run, RunDone
-from holdfast.runtime.shedding import REMEMBERED, Shedder, sample
+from holdfast.runtime.driver.shedding import REMEMBERED, Shedder, sample
+from holdfast.runtime.messages import EpochJournalled, Report, Run, RunDone
 
 
 def test_nothing_is_shed_before_the_pace_is_known() -> None:
@@ -68,6 +68,7 @@ def test_an_epoch_that_was_shed_says_so_and_does_not_claim_to_be_whole() -> None
     run = driver.only(Run)
     source = Report(task("S/0"), "exact", "", "committed", 0, rows_in=300, counters={"shed": 700})
     works = tuple(Report(work.task, "exact", work.node, "committed", 0) for work in run.works)
+    driver.tell(EpochJournalled(0))
     driver.tell(RunDone(run.number, (source, *works)))
     (told,) = driver.records("epoch")
     assert (told["rows_in"], told["shed"]) == (300, 700)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options, workload
 
 HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]

@@ -8,6 +8,7 @@ it kills is dead before anything else can be decided.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -45,9 +46,12 @@ class Trial:
         self.job = job
         self.over = threading.Event()
         self.killed: list[str] = []
+        self.new: set[str] = set()
 
     def hear(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
+        if kind == "scaling begun":
+            self.new = set(event["new"].values())
         if kind == "answered" and event["epoch"] == 2:
             self.ask(4)
         elif kind == "replay" and event.get("scaling"):
@@ -61,23 +65,28 @@ class Trial:
             self.over.set()
 
     def ask(self, to: int) -> None:
-        threading.Thread(target=lambda: self.job.shell.scale("counts", to, f"to-{to}"), daemon=True).start()
+        driver = self.job.driver
+        assert driver.autoscaler is not None
+        scale = driver.autoscaler.scale
+        driver.clock.post(lambda: scale("counts", to, f"to-{to}"))
 
     def kill(self, with_new: bool) -> None:
-        coordinator = self.job.shell.coordinator
-        assert coordinator.scaling.shadow is not None
-        new = {home.node for home in coordinator.scaling.shadow.homes.values()}
-        old = {home.node for home in coordinator.standing.homes.values()}
-        victim = min(new - old or new) if with_new else min(old - new or old)
+        old = set(self.job.driver.snapshot.homes.values())
+        victim = min(self.new - old or self.new) if with_new else min(old - self.new or old)
         self.killed.append(victim)
-        self.job.shell.cluster.kill([victim])
+        self.job.driver.ports.nodes.kill([victim])
 
 
 def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
     spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
-    job = start(stream.load().select("value"), counts(), store=folder, nodes=4, checkpoint_every=2, rebalance=False)
+    os.chdir(
+        folder.parent
+    )  # executors have working folders of their own, so a relative store is the driver's to resolve
+    job = start(
+        stream.load().select("value"), counts(), store=folder.name, nodes=4, checkpoint_every=2, rebalance=False
+    )
     trial = Trial(job)
     job.add_listener(trial.hear)
     if not trial.over.wait(150):

@@ -21,9 +21,9 @@ from commands import DEADLINE, expected_counts, final_counts, running
 from on_executors import KEYS, ROWS
 
 from holdfast.cli.run import INTERRUPTED
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
-from holdfast.runtime.requests import answers, ask
+from holdfast.runtime.driver.requests import answers, ask
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
 
 pytestmark = pytest.mark.spark

@@ -11,16 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from total import Total
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
+from holdfast.runtime.driver.ports import Output
+from holdfast.runtime.driver.publishing import SinkFailed
+from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
-from holdfast.runtime.spark.shell import RunFailed
 from holdfast.state import Store
 
 pytestmark = pytest.mark.spark
@@ -240,7 +243,7 @@ def test_other_parallelism_is_migrated_and_other_keys_are_refused(spark: Any, tm
         op.step("counts", op.aggregate({"value": pa.int64()}, count=op.count()), "rows", parallelism=3),
         op.step("all", Total(), "counts"),
     )
-    with pytest.raises(Invalid, match="operator counts, table"):
+    with pytest.raises(Invalid, match=r"operator counts was count\(\) by key, is count\(\) by value now"):
         start(numbers(spark), other, store=tmp_path, epochs=6)
     gone = Pipeline(op.source("rows", keyed), op.step("all", Total(), "rows"))
     with pytest.raises(Invalid, match="operator counts has state there"):
@@ -275,10 +278,43 @@ def test_a_sink_gets_every_output_once(spark: Any, tmp_path: Path) -> None:
     finished(
         start(
             numbers(spark), counting(), store=tmp_path, epochs=4,
-            sink=lambda table, epoch, kind, fidelity: got.append((epoch, kind, fidelity, table["sum"][0].as_py())),
+            sink=lambda out: got.append((out.epoch, out.kind, out.fidelity, out.table["sum"][0].as_py())),
         )
     )  # fmt: skip
     assert got == [(epoch, "final", 1.0, total) for epoch, _, total in expected(4)]
+
+
+def test_what_a_sink_raises_is_what_ends_the_job(spark: Any, tmp_path: Path) -> None:
+    def sink(output: Output) -> None:
+        raise ZeroDivisionError(f"no room for epoch {output.epoch}\nnor for the next")
+
+    job = start(numbers(spark), counting(), store=tmp_path, sink=sink)
+    with pytest.raises(SinkFailed, match=r"final output of \S+ in epoch 0: ZeroDivisionError: no room for epoch 0"):
+        job.awaitTermination(60)
+    assert job.status["message"].startswith("Failed: the sink was given the final output")
+
+
+def test_what_a_stream_itself_fails_with_is_told_in_one_line(spark: Any, tmp_path: Path) -> None:
+    """The source's own exception, without frames of those who passed it on."""
+
+    class Gone(DataSource):
+        """A source whose queue is not there any more."""
+
+        def schema(self) -> str:
+            return "value string"
+
+        def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+            class Reader(SimpleDataSourceStreamReader):
+                def initialOffset(self) -> dict[str, int]:
+                    raise ValueError("the queue is gone")
+
+            return Reader()
+
+    spark.dataSource.register(Gone)
+    pipeline = Pipeline(op.source("rows"), op.step("once", op.deduplicate("value"), "rows"))
+    job = start(spark.readStream.format("Gone").load(), pipeline, store=tmp_path)
+    with pytest.raises(Invalid, match=r"^the stream ended: [^\n^]*ValueError: the queue is gone[^\n^]*$"):
+        job.awaitTermination(60)
 
 
 def test_what_is_typed_wrong_is_told_in_one_line(spark: Any, tmp_path: Path) -> None:

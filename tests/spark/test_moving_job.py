@@ -10,7 +10,7 @@ import pytest
 from test_job import numbers
 from test_scaling_job import counts_only, rows, running_counts
 
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.runtime.spark import start
 from holdfast.state.names import folder_task
 
@@ -26,14 +26,14 @@ def test_tasks_move_to_a_node_that_comes_back(spark: Any, tmp_path: Path) -> Non
 
     def hear(event: dict[str, Any]) -> None:
         if event["kind"] == "answered" and event["epoch"] == 4:
-            job.shell.cluster.kill(["node-1"])
+            job.driver.ports.nodes.kill(["node-1"])
         if event["kind"] == "moved":
             moved.update(event["tasks"])
         if event["kind"] == "epoch" and moved:
             left = {
                 folder_task(path.name)
                 for old, _ in moved.values()
-                for path in Path(job.shell.cluster.folder(old), "main").iterdir()
+                for path in Path(job.driver.nodes[old].folder, "main").iterdir()
             }
             if not left & set(moved):
                 cleared.set()

@@ -18,8 +18,8 @@ from test_job import ROWS, counting, expected, finished, keyed, numbers, totals
 from holdfast import operators as op
 from holdfast.errors import Infeasible, Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
 from holdfast.state.verify import verify
@@ -78,13 +78,16 @@ def running_counts(epochs: int) -> list[tuple[int, int, int]]:
 
 
 def asks(job: Job, operator: str, to: int) -> Callable[[], None]:
-    return lambda: job.shell.scale(operator, to, f"to-{to}")
+    driver = job.driver
+    assert driver.autoscaler is not None
+    scale = driver.autoscaler.scale
+    return lambda: driver.clock.post(lambda: scale(operator, to, f"to-{to}"))
 
 
 def test_scaled_out_and_in_with_nodes_that_die_the_answers_stay(spark: Any, tmp_path: Path) -> None:
     job = start(numbers(spark), counts_only(), store=tmp_path, nodes=3, checkpoint_every=4, rejoin_after=0.2)
     over = threading.Event()
-    kill = job.shell.cluster.kill
+    kill = job.driver.ports.nodes.kill
     at_epochs(
         job,
         {1: asks(job, "counts", 4), 3: lambda: kill(["node-1"])},
@@ -165,7 +168,7 @@ def test_a_busy_job_scales_itself_out_onto_standby_nodes(spark: Any, tmp_path: P
         assert job.status["tasks"]["counts"] == 3
         assert len(job.status["nodes"]) >= 3
         # The new tasks are on the node that stood by, at least one of them.
-        assert any(home.node == "node-2" for home in job.shell.coordinator.standing.homes.values())
+        assert "node-2" in job.driver.snapshot.homes.values()
     finally:
         job.stop()
     answered = totals(tmp_path)
@@ -177,7 +180,7 @@ def test_a_long_replay_comes_back_as_two_tasks_and_nothing_is_said_twice(spark: 
     job = start(
         numbers(spark), counts_only(), store=tmp_path, nodes=4, epochs=18, checkpoint_every=100, parallel_recovery=2
     )
-    at_epochs(job, {11: lambda: job.shell.cluster.kill([job.shell.coordinator.standing.homes[Task("counts", 1)].node])})
+    at_epochs(job, {11: lambda: job.driver.ports.nodes.kill([job.driver.snapshot.homes[Task("counts", 1)]])})
     finished(job)
     told = [event for event in read_history(tmp_path) if event["kind"] == "recovering in parallel"]
     assert len(told) == 1 and "counts/1" in told[0]["tasks"]
@@ -190,7 +193,7 @@ def test_a_job_that_has_less_to_do_merges_tasks_and_gives_nodes_back(spark: Any,
     back = threading.Event()
     job.add_listener(lambda event: back.set() if event["kind"] == "nodes released" else None)
     try:
-        job.shell.cluster.grow(1)
+        job.driver.ports.nodes.grow(1)
         job.scale("counts", 4)
         assert back.wait(60), kinds(tmp_path)
         assert len(job.status["nodes"]) == 2

@@ -18,9 +18,10 @@ from total import Total
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
+from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.state import Routing, hash_keys
 from holdfast.workloads import Options
@@ -99,8 +100,8 @@ def counted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
         if event["kind"] == "answered":
             ran.seen[event["epoch"]] = read_output(ran.folder, "latest")
 
-    def hand(table: pa.Table, epoch: int, kind: str, fidelity: float) -> None:
-        ran.handed.append((epoch, table["task"][0].as_py(), kind, fidelity))
+    def hand(output: Output) -> None:
+        ran.handed.append((output.epoch, output.task, output.kind, output.fidelity))
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     script = f"kill node-1,node-2 at epoch {LOST}; join node-1,node-2 at epoch {BACK}"
@@ -140,6 +141,9 @@ def test_who_is_not_affected_answers_finally_in_the_same_epoch(counted: Ran) -> 
     finals = [event for event in counted.published("final", LOST) if event["run"] == tentative["run"]]
     assert tentative["tasks"] == ["all/0"]
     assert [event["tasks"] for event in finals] == [["counts/0", "counts/1", "counts/3"]]
+    answered = next(event for event in counted.events("epoch") if event["epoch"] == LOST)
+    assert tentative["rows"] == len(of(read_output(counted.folder, "tentative"), "all/0", LOST)) > 0
+    assert finals[0]["rows"] > 0 and tentative["fidelity"] == finals[0]["fidelity"] == answered["fidelity"]
     assert not of(read_output(counted.folder, "tentative"), "counts/0")
 
 

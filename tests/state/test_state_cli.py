@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast.cli.app import app
 from holdfast.errors import Invalid
-from holdfast.state import Change, Held, StateSchema, Store, TaskState
+from holdfast.state import Change, Held, StateSchema, Store, TaskState, output
 
 SCHEMA = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("n", pa.int64()), ("mean", pa.float64())]))
 
@@ -38,8 +38,11 @@ def place(tmp_path: Path) -> Path:
             else:
                 files = store.write_task("count/0", epoch, change, since=epoch - 1, token=writer.token)
             writer.commit_checkpoint(epoch, {"count/0": files})
-            writer.journal_commit(epoch, {"S/0": store.journal_write(epoch, "S/0", rows, token=writer.token)})
-            store.write_output("final", epoch, "count/0", pa.table({"n": [epoch]}))
+            writer.journal_commit(epoch, {"S/0": store.journal_write(epoch, "S/0", b"rows", token=writer.token)})
+            rows = pa.table({"n": [epoch]})
+            output.place(
+                store.files, [output.stage(store.files, "1-1", "final", epoch, "count/0", rows, 1.0, True)], True
+            )
     return root
 
 

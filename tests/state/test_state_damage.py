@@ -16,7 +16,19 @@ import pytest
 from crashing import Crash, dying
 
 from holdfast.errors import HoldfastError, Unrecoverable
-from holdfast.state import Change, Damaged, LocalState, Missing, Spill, StateSchema, Store, TaskState, Unusable, ipc
+from holdfast.state import (
+    Change,
+    Damaged,
+    LocalState,
+    Spill,
+    StateSchema,
+    Store,
+    TaskState,
+    Unusable,
+    VersionMissing,
+    ipc,
+)
+from holdfast.state.output import KINDS, place, stage
 from holdfast.state.verify import verify
 
 SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -45,12 +57,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with store.writer("job", fold_at=0) as writer:
             for epoch in span:
                 shares = {
-                    f"S/{i}": store.journal_write(epoch, f"S/{i}", pa.table({"x": [epoch, i]}), token=writer.token)
+                    f"S/{i}": store.journal_write(epoch, f"S/{i}", bytes([epoch, i]), token=writer.token)
                     for i in range(2)
                 }
                 writer.journal_commit(epoch, shares)
-                store.write_output("final", epoch, "O3/0", pa.table({"n": [epoch]}))
-                store.write_output("tentative", epoch, "O3/0", pa.table({"n": [epoch]}), fidelity=0.5)
+                rows = pa.table({"n": [epoch]})
+                made = [stage(store.files, "1", kind, epoch, "O3/0", rows, 0.5, True) for kind in KINDS]
+                assert place(store.files, made, True) == [True, True]
                 if epoch % 2 == 0:
                     entries = {}
                     for task in TASKS:
@@ -190,10 +203,10 @@ def test_a_device_that_refuses_is_reported_and_nothing_whole_is_lost(
     with mock.patch.object(os, operation, refuse), pytest.raises(HoldfastError, match=os.strerror(code)):
         files = store.write_task("O3/0", 8, TaskState.empty({"t": SCHEMA}, 8), token=writer.token)
         writer.commit_checkpoint(8, {"O3/0": files})
-        store.write_output("final", 8, "O3/0", pa.table({"n": [8]}))
+        store.files.create("created", b"by linking", True)
     for path, data in before.items():
         if path.name.startswith("index-") and operation == "link":
-            continue  # Only outputs are linked: here the commit came through, and its index with it.
+            continue  # Only what is created is linked: here the commit came through, and its index with it.
         assert (root / path).read_bytes() == data
     assert not list(root.rglob(".tmp-*")), "a failed write left its temporary file behind"
     writer.close()
@@ -245,7 +258,6 @@ def test_a_commit_cut_anywhere_leaves_the_old_checkpoint_or_the_new(whole: Path,
             finished = True
         except Crash:
             finished = False
-        writer._stop.set()
         with Store(root).writer("next", force=True) as after:
             newest = after.store.latest()
             assert newest is not None
@@ -277,7 +289,7 @@ def test_a_torn_local_file_is_missing_never_wrong(how: str, tmp_path: Path) -> N
         for epoch in range(1, 7):
             try:
                 assert node.load("O3/0", epoch) == versions[epoch]
-            except Missing as error:
+            except VersionMissing as error:
                 assert f"version {epoch} is not whole" in str(error)
                 assert epoch < 4 or int(path.name.split(".")[0]) > 4
         path.write_bytes(data)

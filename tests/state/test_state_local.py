@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.state import Change, LocalState, Missing, StateSchema, TaskState
+from holdfast.state import Change, LocalState, StateSchema, TaskState, VersionMissing
+from holdfast.state.files import open_files
 
 SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
 NOTHING = pa.table({"k": pa.array([], pa.int64())})
@@ -78,7 +79,7 @@ def test_files_stay_few_and_bytes_follow_the_changes(tmp_path: Path) -> None:
     assert most <= 20
     assert node.nbytes() < 1.2 * whole
     assert node.tasks() == ["O/0"]
-    with pytest.raises(Missing, match="version 3 is not whole"):
+    with pytest.raises(VersionMissing, match="version 3 is not whole"):
         node.load("O/0", 3)
     node.forget("O/0")
     assert node.nbytes() == 0
@@ -101,14 +102,100 @@ def test_a_version_at_hand_becomes_the_snapshot_and_what_is_still_needed_stays(t
     assert most <= 40
 
 
-def test_a_run_again_with_other_tables_counts_as_a_whole(tmp_path: Path) -> None:
+def test_of_several_runs_the_last_counts_as_a_whole(tmp_path: Path) -> None:
     node = LocalState(tmp_path)
     node.restore("O/0", TaskState.empty({"t": SCHEMA, "u": SCHEMA}, 0))
-    node.save("O/0", 1, {"t": change(1), "u": change(2)})
-    node.save("O/0", 1, {"t": change(1)})
-    assert len(node.load("O/0", 1)["t"]) == 20
-    node.save("O/0", 2, {})
+    node.save("O/0", 1, {"t": change(1), "u": change(2)}, run=9)
+    # Written later by an earlier run, and with more or fewer tables: the number decides, not the time.
+    node.save("O/0", 1, {"t": change(3, 7)}, run=8)
+    node.save("O/0", 1, {"t": change(3, 7), "u": change(4, 7)}, run=7)
+    assert len(node.load("O/0", 1)["t"]) == len(node.load("O/0", 1)["u"]) == 20
+    node.save("O/0", 1, {"t": change(3, 7)}, run=10)
+    assert len(node.load("O/0", 1)["t"]) == 7 and len(node.load("O/0", 1)["u"]) == 0
+    assert len(node.changes("O/0", 0, 1)["t"].upserts) == 7
+    node.save("O/0", 2, {}, run=10)
     assert node.load("O/0", 2).epoch == 2
+    # Half of what run 11 would have made: it died, and what run 10 made still counts.
+    node.save("O/0", 1, {"t": change(5, 3), "u": change(5, 3)}, run=11)
+    (tmp_path / next(str(path) for path in (tmp_path / "O-0").glob("1.0.0of2.11.*"))).unlink()
+    assert len(node.load("O/0", 1)["t"]) == 7
+
+
+def test_of_steps_that_lead_to_one_version_that_of_the_later_run_is_taken(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    older = TaskState.empty({"t": SCHEMA}, 0).apply({"t": change(1, 5)}, 1)
+    node.restore("O/0", older)
+    node.save("O/0", 2, {"t": change(2, 5)}, since=0, run=5)
+    node.save("O/0", 2, {"t": change(3, 40)}, since=1, run=9)
+    node.save("O/0", 4, {"t": change(4, 5)}, since=3, run=5)
+    node.save("O/0", 4, {"t": change(5, 40)}, since=2, run=9)
+    right = older.apply({"t": change(3, 40)}, 2)
+    assert node.load("O/0", 2, older) == node.load("O/0", 2) == right
+    assert node.load("O/0", 4) == right.apply({"t": change(5, 40)}, 4)
+    assert len(node.changes("O/0", 1, 2)["t"].upserts) == len(node.changes("O/0", 2, 4)["t"].upserts) == 40
+
+
+def test_letting_go_takes_what_other_runs_left_too(tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    versions = {0: TaskState.empty({"t": SCHEMA}, 0)}
+    node.restore("O/0", versions[0])
+    for epoch in range(1, 31):
+        versions[epoch] = versions[epoch - 1].apply({"t": change(epoch)}, epoch)
+        node.save("O/0", epoch, {"t": change(epoch + 100, 5)}, run=1)
+        node.save("O/0", epoch, {"t": change(epoch)}, run=2)
+        node.save("O/0", epoch, {"t": change(epoch + 200, 5), "u": change(1)}, run=3)
+        next((tmp_path / "O-0").glob(f"{epoch}.*.1of2.3.*")).unlink()
+        node.drop("O/0", epoch - 2)
+        for needed in range(max(epoch - 2, 0), epoch + 1):
+            assert LocalState(tmp_path).load("O/0", needed) == versions[needed]
+    assert len(list((tmp_path / "O-0").iterdir())) < 50
+    node.restore("O/0", versions[30], run=4)
+    node.drop("O/0", 30)
+    assert len(list((tmp_path / "O-0").iterdir())) == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "altered", "empty", "gone"])
+def test_one_damaged_changelog_file_makes_the_version_missing(how: str, tmp_path: Path) -> None:
+    node = LocalState(tmp_path)
+    node.restore("O/0", TaskState.empty({"t": SCHEMA}, 0))
+    for epoch in (1, 2, 3):
+        node.save("O/0", epoch, {"t": change(epoch + 50)}, run=epoch)
+        node.save("O/0", epoch, {"t": change(epoch)}, run=epoch + 10)
+    path = next((tmp_path / "O-0").glob("2.1.*.12.*"))
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+        next((tmp_path / "O-0").glob("2.1.*.2.*")).unlink()
+    else:
+        path.write_bytes({"cut": data[:-1], "altered": bytes([data[0] ^ 1]) + data[1:], "empty": b""}[how])
+    for epoch in (2, 3):
+        with pytest.raises(VersionMissing, match=f"task O/0: version {epoch} is not whole in {tmp_path}"):
+            node.load("O/0", epoch)
+        with pytest.raises(VersionMissing, match=rf"the changes of \(0, {epoch}\] are not all whole in {tmp_path}"):
+            node.changes("O/0", 0, epoch)
+    assert len(node.load("O/0", 1)["t"]) == 20
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_fork_has_the_files_of_its_origin_and_goes_its_own_way(place: str, tmp_path: Path) -> None:
+    files = open_files(tmp_path if place == "local" else "memory://forks")
+    main, fork = LocalState(files.within("main")), LocalState(files.within("fork-3"))
+    state = TaskState.empty({"t": SCHEMA}, 0)
+    main.restore("O/0", state)
+    main.restore("O/1", state)
+    for epoch in (1, 2):
+        main.save("O/0", epoch, {"t": change(epoch)}, run=epoch)
+    main.link("O/0", fork)
+    main.link("O/0", fork)
+    assert fork.tasks() == ["O/0"] and fork.load("O/0", 2) == main.load("O/0", 2)
+    if place == "local":
+        for path in (tmp_path / "main/O-0").iterdir():
+            assert (tmp_path / "fork-3/O-0" / path.name).samefile(path)
+    fork.save("O/0", 2, {"t": change(9, 3)}, run=3)
+    assert len(fork.load("O/0", 2)["t"]) != len(main.load("O/0", 2)["t"])
+    before = main.load("O/0", 2)
+    files.delete_tree("fork-3")
+    assert fork.tasks() == [] and main.load("O/0", 2) == before
 
 
 def test_names_of_any_kind_are_told_apart(tmp_path: Path) -> None:

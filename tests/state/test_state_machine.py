@@ -20,12 +20,11 @@ from holdfast.state import (
     Change,
     KeyRange,
     LocalState,
-    Missing,
     Spill,
     StateSchema,
     Store,
     TaskState,
-    Writer,
+    VersionMissing,
     merge_states,
 )
 from holdfast.state import local as local_module
@@ -166,14 +165,12 @@ class StateMachine(RuleBasedStateMachine):
     def _changes(self, since: int) -> dict[str, Change] | None:
         try:
             return self.local.changes(TASK, since, self.epoch)
-        except Missing:
+        except VersionMissing:
             assert since < self.dropped, "only what was let go of may be missing"
             return None
 
     def _start_over(self, before: int | None) -> None:
         """The process died; another one finds the old checkpoint or the new one, whole, and nothing else."""
-        dead: Writer = self.writer
-        dead._stop.set()
         self.store = Store(self.directory / "store")
         self.writer = self.store.writer("next", force=True, keep=2, fold_at=0, lease=3600)
         newest = self.store.latest()

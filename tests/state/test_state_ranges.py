@@ -78,6 +78,16 @@ def test_bad_ranges_say_what_is_wrong() -> None:
         KeyRange(0, 9).split(2, np.array([1, 2], np.uint32), np.array([1.0]))
 
 
+def test_weights_share_out_the_ring() -> None:
+    assert Routing.weighted((2.0, 2.0)) == Routing.even(2)
+    uneven = Routing.weighted((1.0, 0.0, 3.0))
+    assert uneven.owned(0) == (KeyRange(0, RING // 4),)
+    assert uneven.owned(2) == (KeyRange(RING // 4, RING),)
+    with pytest.raises(Invalid, match="task 1 owns nothing"):
+        uneven.owned(1)
+    assert Routing.weighted((2.0, 0.0, 6.0)) == uneven
+
+
 def test_routing_follows_splits_and_merges() -> None:
     first = Routing.even(2)
     hashes = np.array([0, RING // 4, RING // 2 - 1, RING // 2, RING - 1], np.uint32)

@@ -9,23 +9,23 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.state.run import Run, canonical, overlay, overlay_all
+from holdfast.state.run import SortedRun, canonical, overlay, overlay_all
 
 KEYS = 12
 Rows = dict[int, tuple[int, bool]]
 
 
-def run_of(rows: Rows, number: int, spread: int) -> Run:
+def run_of(rows: Rows, number: int, spread: int) -> SortedRun:
     """A run in which ``spread`` keys in a row share a hash; the value tells which run it came from."""
     keys = sorted(rows, key=lambda k: (k // spread, k))
     batch = pa.record_batch(
         {"a": pa.array(keys, pa.int64()), "b": pa.array(keys, pa.int64()), "v": [number] * len(keys)}
     )
     alive = np.array([rows[k][1] for k in keys], np.bool_)
-    return Run(batch, np.array(keys, np.uint64) // np.uint64(spread), 2, None if alive.all() else alive)
+    return SortedRun(batch, np.array(keys, np.uint64) // np.uint64(spread), 2, None if alive.all() else alive)
 
 
-def rows_of(run: Run) -> list[tuple[int, int, bool]]:
+def rows_of(run: SortedRun) -> list[tuple[int, int, bool]]:
     ordered = canonical(run)
     alive = [True] * len(run) if ordered.alive is None else ordered.alive.tolist()
     return list(zip(ordered.rows["a"].to_pylist(), ordered.rows["v"].to_pylist(), alive, strict=True))

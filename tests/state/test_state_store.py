@@ -10,8 +10,6 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import Invalid, Unrecoverable
@@ -19,6 +17,7 @@ from holdfast.state import (
     Change,
     Fenced,
     Held,
+    Identity,
     KeyRange,
     Routing,
     StateSchema,
@@ -31,7 +30,8 @@ from holdfast.state import (
 )
 from holdfast.state import files as files_module
 from holdfast.state import writer as writer_module
-from holdfast.state.verify import verify
+from holdfast.state.compaction import length
+from holdfast.state.output import KINDS, place, stage
 
 COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa.int64())]))
 _unique = itertools.count()
@@ -88,8 +88,9 @@ def test_compaction_shortens_the_chain_and_keeps_the_state(url: str) -> None:
             state = state.apply(change, epoch)
             files = store.write_task("O3/0", epoch, change, since=epoch - 1, token=writer.token)
             writer.commit_checkpoint(epoch, {"O3/0": files})
-            writer.wait()
-            assert writer.fold_error is None
+            assert writer.needs_folding == (length(store.checkpoint(epoch).tasks["O3/0"]) > 3)
+            if writer.needs_folding:
+                writer.compact(writer.fold_at)
             longest = max(longest, len(store.checkpoint(epoch).tasks["O3/0"]))
             assert store.restore("O3/0")[0]["counts"] == state["counts"]
         assert 2 <= longest <= 5
@@ -182,64 +183,6 @@ def test_what_a_fenced_writer_still_puts_in_place_does_not_exist(url: str) -> No
         assert [one.epoch for one in store.checkpoints()] == [1]
 
 
-def test_the_journal_gives_back_what_was_written_and_trims_what_no_checkpoint_needs(url: str) -> None:
-    store = Store(url, Sync(journal=True))
-    with store.writer("job", keep=2) as writer:
-        table = pa.table({"x": [1, 2, 3]})
-        for epoch in range(1, 7):
-            shares = {
-                "S/0": store.journal_write(epoch, "S/0", table, token=writer.token),
-                "S/1": store.journal_write(epoch, "S/1", b"raw", token=writer.token),
-                "S/2": store.journal_write(epoch, "S/2", [table, b"raw", table.slice(0, 0)], token=writer.token),
-            }
-            assert epoch not in store.journal_epochs()
-            writer.journal_commit(epoch, shares, {"offset": epoch * 10})
-        assert store.journal_epochs() == [1, 2, 3, 4, 5, 6]
-        assert store.journal_tasks(3) == ["S/0", "S/1", "S/2"]
-        assert store.journal_extra(3) == {"offset": 30}
-        assert store.journal_read(3, "S/0").equals(table)
-        assert store.journal_read(3, "S/1") == b"raw"
-        first, second, third = store.journal_read(3, "S/2")
-        assert first.equals(table) and second == b"raw" and third.equals(table.slice(0, 0))
-        assert writer.trim(6) == []
-        for epoch in (3, 5):
-            writer.commit_checkpoint(epoch, {"O3/0": store.write_task("O3/0", epoch, some_state(epoch), token=1)})
-        assert writer.trim(6) == [1, 2, 3]
-        assert store.journal_epochs() == [4, 5, 6]
-    with pytest.raises(Unrecoverable, match="epoch 2 is not in the journal, epochs there: 4 to 6"):
-        store.journal_read(2, "S/0")
-    with pytest.raises(Unrecoverable, match="epoch 4 has nothing of task S/9, only of S/0, S/1, S/2"):
-        store.journal_read(4, "S/9")
-
-
-def test_outputs_are_written_once_and_any_tool_reads_them(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    rows = pa.table({"page": ["a", "b"], "visits": [3, 4]})
-    assert store.write_output("final", 4, "O5/0", rows)
-    assert not store.write_output("final", 4, "O5/0", rows.slice(0, 1))
-    assert store.write_output("tentative", 4, "O5/0", rows, fidelity=0.5)
-    assert store.write_output("final", 5, "O5/0", rows.slice(0, 0))
-    table = ds.dataset(tmp_path / "output/final").to_table()
-    assert table.to_pylist() == [
-        {"epoch": 4, "task": "O5/0", "page": "a", "visits": 3},
-        {"epoch": 4, "task": "O5/0", "page": "b", "visits": 4},
-    ]
-    assert ds.dataset(tmp_path / "output/tentative").to_table()["fidelity"].to_pylist() == [0.5, 0.5]
-    assert store.outputs("final") == [(4, "O5/0"), (5, "O5/0")]
-    # A machine's crash can leave the name without the bytes: then the repeat is the one that counts.
-    (tmp_path / "output/final/000000000004-O5-0.parquet").write_bytes(b"")
-    assert store.write_output("final", 4, "O5/0", rows)
-    for bad, words in (
-        ({"fidelity": 0.5}, "final ones have none"),
-        ({"table": pa.table({"task": ["x"]})}, "'task' is Holdfast's own"),
-        ({"task": "O5"}, "expected operator/number, such as O3/0"),
-        ({"kind": "guess"}, "kind must be final or tentative, got 'guess'"),
-    ):
-        arguments = {"kind": "final", "epoch": 9, "task": "O5/0", "table": rows} | bad
-        with pytest.raises(Invalid, match=words):
-            store.write_output(**arguments)
-
-
 def test_entries_that_do_not_fit_are_refused(url: str) -> None:
     store = Store(url)
     with store.writer("job") as writer:
@@ -283,7 +226,7 @@ def test_a_task_without_tables_has_checkpoints_too(url: str) -> None:
 
 
 def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
-    """Data and its folder, then the manifest and its folder; nothing on the hot path unless asked for."""
+    """Data and its folder, then manifest and folder; a journal epoch likewise; names of outputs all at once."""
     story: list[str] = []
     opened: dict[int, str] = {}
     real_open, real_replace = os.open, Path.replace
@@ -309,6 +252,9 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
     writer = store.writer("job", fold_at=0)
     state = some_state(1)
     writer.commit_checkpoint(1, {"O3/0": store.write_task("O3/0", 1, state, token=writer.token)})
+    writer.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=1)})
+    for kind in KINDS:
+        place(store.files, [stage(store.files, "1-0", kind, 1, "O5/0", pa.table({"n": [1]}), 1.0, True)], True)
     with (
         mock.patch.object(os, "open", opening),
         mock.patch.object(os, "fsync", syncing),
@@ -318,12 +264,24 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         assert told() == ["sync file", "name O3-0", "sync O3-0"]
         writer.commit_checkpoint(2, {"O3/0": files})
         assert told()[:3] == ["sync file", "name checkpoints", "sync checkpoints"]
-        writer.journal_commit(2, {"S/0": store.journal_write(2, "S/0", b"x", token=1)})
-        store.write_output("final", 2, "O5/0", pa.table({"n": [1]}))
+        # Two pieces and their commit: the epoch's folder is new, and its name counts as well.
+        pieces = {f"S/{i}": store.journal_write(2, f"S/{i}", b"x", token=1) for i in range(2)}
+        piece = ["sync file", "name 000000000002", "sync 000000000002"]
+        assert told() == ["sync journal", *piece, *piece]
+        writer.journal_commit(2, pieces)
+        assert told() == ["sync file", "name commits", "sync commits"]
+        # Three outputs: the bytes of each, and each folder once for all of them.
+        made = [
+            stage(store.files, "1-1", kind, 2, f"O5/{i}", pa.table({"n": [i]}), 1.0, True)
+            for kind, i in (("final", 0), ("final", 1), ("tentative", 0))
+        ]
+        assert told() == ["sync file", "name staged"] * 3
+        place(store.files, made, True)
+        assert [line for line in told() if line.startswith("sync")] == ["sync final", "sync tentative"] * 2
+        hasty = Store(tmp_path, Sync(False, False, False))
+        hasty.journal_write(2, "S/2", b"x", token=1)
+        place(store.files, [stage(store.files, "1-1", "final", 3, "O5/0", pa.table({"n": [1]}), 1.0, False)], False)
         assert not [line for line in told() if line.startswith("sync")]
-        careful = Store(tmp_path, Sync(journal=True, outputs=True))
-        careful.journal_write(2, "S/1", b"x", token=1)
-        assert told() == ["sync file", "name 000000000002", "sync 000000000002"]
     writer.close()
 
 
@@ -338,7 +296,7 @@ def test_a_writer_that_died_while_taking_over_changes_nothing(url: str, monkeypa
     second.journal_commit(1, {"S/0": store.journal_write(1, "S/0", b"x", token=2)})
     first.commit_checkpoint(9, {"O3/0": store.write_task("O3/0", 9, some_state(9), token=1)})
     first.trim()
-    assert store.journal_read(1, "S/0") == b"x"
+    assert store.journal_epochs() == [1]
     assert store.restore("O3/0", 2)[0] == some_state(2)
     assert [one.epoch for one in store.checkpoints()] == [1, 2]
     with monkeypatch.context() as patch, pytest.raises(Unusable, match="pulled"):
@@ -358,20 +316,9 @@ def test_of_two_who_claim_at_the_same_moment_one_is_refused(url: str, monkeypatc
         # The other one looked before the first claim was there.
         monkeypatch.setattr(fence, "newest_token", lambda _: 0)
         with pytest.raises(Held, match="at this very moment"):
-            fence.claim(store.files, "slow", 30, force=False, clock=store.clock)
+            fence.claim(store.files, "slow", 30, False, store.clock(), Identity.here())
         monkeypatch.undo()
         writer.check()
-
-
-def test_an_output_that_somebody_else_put_there_is_judged_by_reading_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.writer("job").close()
-    (tmp_path / "output/final").mkdir(parents=True)
-    path = tmp_path / "output/final/000000000001-O5-0.parquet"
-    pq.write_table(pa.table({"epoch": [1], "task": ["O5/0"]}), path)
-    assert verify(store).whole
-    path.write_bytes(path.read_bytes()[:-20])
-    assert [one.path for one in verify(store).findings] == ["output/final/000000000001-O5-0.parquet"]
 
 
 @pytest.mark.parametrize("folder", ["checkpoints/0", "journal/commits"])

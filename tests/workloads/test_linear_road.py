@@ -26,8 +26,8 @@ from holdfast.workloads.linear_road.input import FORM
 from holdfast.workloads.linear_road.packed import FIRST, Unpacking
 from holdfast.workloads.linear_road.pipeline import Forwarder
 from holdfast.workloads.linear_road.rating import Load, Peak, measured, search
-from holdfast.workloads.linear_road.rules import FREE_SPEED, SHARES, is_free
-from holdfast.workloads.linear_road.traffic import before, peak_starts, tuples
+from holdfast.workloads.linear_road.rules import FREE_SPEED, SHARES, STOPPED, is_free
+from holdfast.workloads.linear_road.traffic import CYCLE, RAMP, before, peak_starts, tuples
 
 SAMPLE = """0,0,17,31,0,0,0,11,59000,-1,-1,-1,-1,-1,-1
 0,0,19,22,0,0,0,18,95100,-1,-1,-1,-1,-1,-1
@@ -289,6 +289,15 @@ def test_latency_counts_from_the_second_of_the_tuple_to_the_output(tmp_path: Pat
     assert [row[0] for row in peak.series] == [0, 5]
     assert peak.series[0][1] == pytest.approx(2.5)
     assert pq.read_table(tmp_path / "latencies.parquet").num_rows == 7
+
+
+def test_no_accident_can_be_told_within_the_measured_minute_as_the_docs_say() -> None:
+    """Told from the full minute after the last of four equal reports; when this fails, the docs can say less."""
+    start, load = RAMP * CYCLE, Load()
+    assert tuples(np.array([peak_starts(7)]), 0, 7)["time"][0].as_py() == start
+    stopped = start + (STOPPED - 1) * CYCLE
+    told = (stopped // 60 + 1) * 60
+    assert told - start == 150 > load.warm_up + load.seconds == 135
 
 
 def test_one_late_answer_is_one_too_many(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from plain_linear_road import PlainLinearRoad
 
 from holdfast.runtime.faults import parse_faults
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.workloads import Options, workload
 from holdfast.workloads.linear_road.history import expenditure

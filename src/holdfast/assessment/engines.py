@@ -164,7 +164,7 @@ class SparkJobs:
             yield self._plan.measure(unit, [outputs[label] for label in labels])
 
     def _run(self, pipeline: Any) -> dict[str, tuple[pa.Table, Any]]:
-        from holdfast.runtime.outputs import read_output
+        from holdfast.runtime.history.outputs import read_output
         from holdfast.runtime.spark import start
 
         subject = self._subject

@@ -22,9 +22,10 @@ from holdfast.assessment.metrics import quality_score
 from holdfast.assessment.recording import Recording, Subject, together_at
 from holdfast.assessment.scores import affected
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.runtime.history import read_history
-from holdfast.runtime.outputs import read_output, written
-from holdfast.runtime.story import recoveries
+from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.narrative import recoveries
+from holdfast.runtime.history.outputs import read_output
+from holdfast.state import output
 from holdfast.state.files import open_files
 from holdfast.topology import Task
 
@@ -165,7 +166,7 @@ class Watch:
     def __init__(self, store: Path, subject: Subject, deadline: int, tasks: Sequence[Task], epoch: int) -> None:
         self._store, self._subject, self._deadline = store, subject, deadline
         self._tasks, self._epoch = tasks, epoch
-        self._seen: dict[int, Mapping[Task, str]] = {}
+        self._seen: dict[int, Mapping[str, str]] = {}
         self._job: Any = None
         self._attended = threading.Event()
 
@@ -187,21 +188,23 @@ class Watch:
         if epoch < 0 or epoch in self._seen:
             return
         files = open_files(str(self._store))
-        there = {**written(files, "tentative"), **written(files, "final")}
+        there = {**output.written(files, "tentative"), **output.written(files, "final")}
+        query = self._subject.query
         self._seen[epoch] = {
-            task: name for (of, task), name in there.items() if of == epoch and task.operator == self._subject.query
+            task: name for (of, task), name in there.items() if of == epoch and task.rpartition("/")[0] == query
         }
 
     def _strike(self) -> None:
         self._attended.wait()
-        shell = self._job.shell
-        homes = dict(shell.coordinator.standing.homes)
-        nodes = sorted({homes[task].node for task in self._tasks if task in homes})
-        shell.note("fault", {"fault": f"kill {','.join(nodes)} at epoch {self._epoch}"})
+        driver = self._job.driver
+        homes = driver.snapshot.homes
+        nodes = sorted({homes[task] for task in self._tasks if task in homes})
+        driver.clock.post(lambda: driver.note("fault", {"fault": f"kill {','.join(nodes)} at epoch {self._epoch}"}))
         try:
-            shell.cluster.kill(nodes)
+            driver.ports.nodes.kill(nodes)
         except HoldfastError as error:
-            shell.fail(error)
+            failed = error
+            driver.clock.post(lambda: driver.fail(failed))
 
     def in_time(self, schema: pa.Schema) -> Placed:
         """The rows of every epoch as they could be read at its deadline."""

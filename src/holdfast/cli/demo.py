@@ -23,8 +23,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.digest import digest
 from holdfast.report.page import NAME, write_page
 from holdfast.runtime.faults import expand_faults, parse_faults
-from holdfast.runtime.history import NAME as HISTORY
-from holdfast.runtime.outputs import read_output
+from holdfast.runtime.history.history import NAME as HISTORY
+from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
 
 if TYPE_CHECKING:
@@ -117,13 +117,11 @@ def _spark(logical: bool) -> Iterator[tuple[SparkSession, bool]]:
 
 def _wait_for_executors(session: SparkSession, deadline: float = 90.0) -> None:
     """Until all are there; NoExecutors if they do not come, or if their processes cannot be found to be killed."""
-    from holdfast.runtime.spark.cluster import Executors
+    from holdfast.runtime.spark.nodes import Executors
 
     executors = Executors(session.sparkContext, Path(tempfile.gettempdir()) / "holdfast-none")
     until = time.monotonic() + deadline
-    names: list[str] = []
-    while len(names) < NODES:
-        names += executors.look()[1]
+    while len(names := list(executors.look())) < NODES:
         interrupts.check()
         if time.monotonic() > until:
             raise NoExecutors(f"{len(names)} of {NODES} came within {deadline:.0f} s")

@@ -149,7 +149,7 @@ class Display:
         of = f" ({done + 1} of {self._epochs})" if self._epochs is not None else ""
         return (
             f"epoch {done}{of}  {self._rate():,.0f} rows/s  latency {self._seconds:.2f} s  "
-            f"state {_size(self._last.get('state_bytes', 0))}  fidelity {self._last.get('fidelity', 1.0):.3f}  "
+            f"state {_size(self._last.get('state_bytes', 0))}  fidelity {_told(self._last.get('fidelity', 1.0))}  "
             f"outputs {self._published['final']} final, {self._published['tentative']} tentative"
         )
 
@@ -183,7 +183,7 @@ class Display:
             ("epoch", "starting" if done is None else self._progress(done + 1)),
             ("rows/s", f"{self._rate():,.0f}   latency {self._seconds:.2f} s"),
             ("state", f"{size}   checkpoint {age}"),
-            ("fidelity", Text(f"{_bar(fidelity)} {fidelity:.3f}", style="green" if fidelity >= 1 else "yellow")),
+            ("fidelity", Text(f"{_bar(fidelity)} {_told(fidelity)}", style="green" if fidelity >= 1 else "yellow")),
             ("outputs", counted),
             ("nodes", self._nodes()),
             ("recovery", self._recovering()),
@@ -217,9 +217,8 @@ class Display:
     def _behind(self, lost: set[str]) -> int:
         if self._job is None:
             return 0
-        standing = self._job.shell.coordinator.standing
-        homes = dict(standing.homes)  # another thread may be changing it
-        return max((standing.head - home.position for task, home in homes.items() if str(task) in lost), default=0)
+        seen = self._job.driver.snapshot
+        return max((seen.head - reached for task, reached in seen.positions.items() if str(task) in lost), default=0)
 
     def _picture(self, room: int) -> list[Text]:
         """One line an operator, every task a mark with its node; a task with a replica is underlined."""
@@ -286,6 +285,10 @@ def _one_line(told: str | Text, style: str = "") -> Text:
 def _bar(share: float) -> str:
     full = round(BAR * min(1.0, max(0.0, share)))
     return "█" * full + "░" * (BAR - full)
+
+
+def _told(fidelity: float) -> str:
+    return f"{fidelity:.3f}" if fidelity > 0 else "0.000: no answer"
 
 
 def _size(count: float) -> str:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from holdfast.cli.output import Format, FormatOption, answer
 from holdfast.errors import Invalid, instead
-from holdfast.runtime.history import read_history, understood
-from holdfast.runtime.story import Recovery, recoveries
+from holdfast.runtime.history.history import read_history, understood
+from holdfast.runtime.history.narrative import Recovery, recoveries
 
 
 def history(
@@ -73,16 +73,19 @@ def _read(console: Console, found: list[Recovery], epochs: int) -> None:
         say(f"   down: {', '.join(each.down) or 'nothing, replicas took over'}")
         if each.promoted:
             say(f"   promoted: {', '.join(each.promoted)}")
-        if each.answered_after is not None:
-            fidelity = each.answered_fidelity if each.answered_fidelity is not None else 1.0
-            say(f"   next answer after {each.answered_after:.2f} s with fidelity {fidelity:.3f}")
+        if each.answered_after is not None and each.answered_fidelity is not None:
+            came = "next answer after {:.2f} s" if each.silent is None else "silent for {:.2f} s, then an answer"
+            say(f"   {came.format(each.answered_after)} with fidelity {each.answered_fidelity:.3f}")
+        elif each.silent is not None:
+            say(f"   silent for {each.silent:.2f} s: no row for anybody since")
         for after, line in sorted(_steps(each), key=lambda step: step[0]):
             say(f"   +{after:.2f} s {line}")
-        say(
-            "   not exact again yet"
-            if each.exact_after is None
-            else f"   exact and caught up after {each.exact_after:.2f} s"
-        )
+        if each.exact_after is not None:
+            say(f"   exact and caught up after {each.exact_after:.2f} s")
+        elif each.saved_after is not None:
+            say(f"   no exact answer since; all state was exact in the checkpoint after {each.saved_after:.2f} s")
+        else:
+            say("   not exact again yet")
 
 
 def _steps(each: Recovery) -> Iterator[tuple[float, str]]:

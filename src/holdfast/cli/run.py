@@ -25,14 +25,14 @@ from holdfast.errors import HoldfastError, Invalid, instead
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route, check_port
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.runtime.settings import RECOVERIES
 from holdfast.workloads import WORKLOADS, Options, Workload, workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.runtime.spark.job import Listener
+    from holdfast.runtime.driver.ports import Listener
 
 SETUP = "run.json"
 SUMMARY = "summary.json"
@@ -69,7 +69,7 @@ def run(
     budget: Annotated[
         float | None, typer.Option(min=0, help="replicate tasks within this budget, in average tasks")
     ] = None,
-    replicas: Annotated[str, typer.Option(help="replicate these tasks, such as counts/0,counts/1")] = "",
+    replicas: Annotated[str, typer.Option(help="replicate these tasks, such as count/0,count/1")] = "",
     epochs: Annotated[int | None, typer.Option(min=1, help="how many epochs, 10 by default")] = None,
     fault: Annotated[list[str] | None, typer.Option(help='such as "kill node-1,node-2 at epoch 8"; repeatable')] = None,
     faults: Annotated[Path | None, typer.Option(help="file with a list of faults, JSON or YAML")] = None,
@@ -332,7 +332,7 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
     epochs: set[int] = set()
     lost: list[str] = []
     latencies = []
-    recovered, over = True, False
+    recovered, over, lost_at = True, False, -1
     for event in read_history(folder):
         match event["kind"]:
             case "epoch":
@@ -350,10 +350,11 @@ def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
                 failures += 1
                 lost += event["nodes"]
                 recovered = recovered and over  # what goes when the job has ended takes nothing with it
+                lost_at = event["epoch"] if not over else lost_at
             case "answered":
                 latencies.append(event["seconds"])
             case "checkpoint":
-                recovered = True
+                recovered = recovered or event["epoch"] >= lost_at  # an older one was under way when nodes were lost
     ordered = sorted(latencies)
     return {
         "workload": name,

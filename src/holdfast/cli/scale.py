@@ -10,8 +10,8 @@ import typer
 
 from holdfast.cli.output import Format, FormatOption, answer, progress
 from holdfast.errors import Infeasible, Invalid
-from holdfast.runtime.history import NAME, read_history
-from holdfast.runtime.requests import OUTCOMES, Request, answers, ask, withdraw
+from holdfast.runtime.driver.requests import OUTCOMES, Request, answers, ask, withdraw
+from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Store
 from holdfast.state.fence import held
 

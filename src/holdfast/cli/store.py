@@ -50,6 +50,8 @@ def store(
 
 
 def _list(place: Store, form: Format) -> None:
+    from holdfast.state import output
+
     found = place.checkpoints()
     epochs = place.journal_epochs()
     content: dict[str, Any] = {
@@ -65,7 +67,7 @@ def _list(place: Store, form: Format) -> None:
             for one in found
         ],
         "journal": {"epochs": len(epochs), "first": min(epochs, default=None), "last": max(epochs, default=None)},
-        "outputs": {kind: len(place.outputs(kind)) for kind in ("final", "tentative")},
+        "outputs": {kind: len(output.written(place.files, kind)) for kind in output.KINDS},
     }
 
     def read(console: Console) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from holdfast.operators.aggregations import Aggregation, Aggregations
 from holdfast.operators.columns import Columns, conformed, schema_of
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.description import Description
 from holdfast.state import StateSchema
 
 
@@ -25,6 +26,9 @@ class Aggregate(Operator):
         stored = pa.schema(self._aggregations.stored)
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, stored)}
         self._travelling = pa.schema([*self._keys, *stored])
+
+    def describe(self) -> Description:
+        return {"kind": "aggregate", "computes": self._aggregations.describe(), "by": list(self.by)}
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
@@ -50,6 +54,9 @@ class Combine(Operator):
         self._keys = schema_of(by, "combine")
         self._who = f"combine by {', '.join(self._keys.names)}"
         self._aggregations = Aggregations(aggregations, self._keys.names, self._who)
+
+    def describe(self) -> Description:
+        return {"kind": "combine", "computes": self._aggregations.describe(), "by": self._keys.names}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         keys = conformed(batch, self._keys, self._who, _say(self._keys))

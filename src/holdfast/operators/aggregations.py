@@ -45,6 +45,11 @@ class Aggregation:
     output: pa.DataType
     parts: tuple[Part, ...]
 
+    def __str__(self) -> str:
+        """What is computed, such as ``sum(amount)``; types are told by what is stored."""
+        keep = [str(part.keep) for part in self.parts if part.keep]
+        return f"{self.what}({', '.join([*keep, *([self.column] if self.column else [])])})"
+
     def finish(self, parts: Sequence[pa.Array]) -> pa.Array:
         if self.what != "mean":
             return parts[0]
@@ -81,13 +86,13 @@ def mean(column: str, type: Type = "float64") -> Aggregation:
 
 def min(column: str, type: Type = "int64") -> Aggregation:
     """The smallest value of a column, null until it had one. NaN counts only where there is nothing else."""
-    kind = type_of(type, f"min of {column}")
+    kind = _comparable(type_of(type, f"min of {column}"), f"min of {column}")
     return Aggregation("min", column, kind, kind, (Part("", kind, "min", "min"),))
 
 
 def max(column: str, type: Type = "int64") -> Aggregation:
     """The largest value of a column, null until it had one. NaN counts only where there is nothing else."""
-    kind = type_of(type, f"max of {column}")
+    kind = _comparable(type_of(type, f"max of {column}"), f"max of {column}")
     return Aggregation("max", column, kind, kind, (Part("", kind, "max", "max"),))
 
 
@@ -114,6 +119,10 @@ class Aggregations:
         self.named = dict(named)
         self.who = who
         self.parts = [(name + part.suffix, part) for name, each in named.items() for part in each.parts]
+
+    def describe(self) -> dict[str, str]:
+        """What is computed, by name."""
+        return {name: str(each) for name, each in self.named.items()}
 
     @property
     def stored(self) -> list[pa.Field]:
@@ -179,7 +188,7 @@ def _grouped(keys: pa.Table, wanted: Sequence[tuple[str, Part, str, pa.ChunkedAr
             columns[f"v{place}"] = pa.array(np.arange(keys.num_rows))
             calls.append((f"v{place}", "list"))
         else:
-            columns[f"v{place}"] = _wide(values, part) if how == "sum" else values
+            columns[f"v{place}"] = _wide(values, part) if how == "sum" else _plain(values)
             calls.append((f"v{place}", how))
     grouped = pa.table(columns).group_by(names, use_threads=False).aggregate(calls)
     made = grouped.columns[: len(names)]
@@ -198,6 +207,21 @@ def _wide(values: pa.ChunkedArray, part: Part) -> pa.ChunkedArray:
         if low.is_valid and _magnitude(low.as_py(), high.as_py()) * len(values) >= _INT64:
             return values.cast(pa.int64()).cast(pa.decimal128(38, 0))
     return values
+
+
+def _plain(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """As numbers in the same order, where Arrow cannot compare two of a kind: zoned times, durations, booleans."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return values.cast(pa.int64())
+    return values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values
+
+
+def _comparable(kind: pa.DataType, who: str) -> pa.DataType:
+    views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_float16(kind) or views:
+        raise Invalid(f"{who}: {kind} values cannot be compared here; use a number, text, a date or a time")
+    return kind
 
 
 def _magnitude(low: int, high: int) -> int:
@@ -226,9 +250,9 @@ def _pair(part: Part, old: pa.Array, new: pa.Array, who: str) -> pa.Array:
                 raise _overflow(part, who) from None
             return _narrow(pc.coalesce(both, new, old), part, who) if both.null_count else _narrow(both, part, who)
         case "min":
-            return pc.min_element_wise(old, new)
+            return pc.min_element_wise(_plain(old), _plain(new)).cast(part.type)
         case "max":
-            return pc.max_element_wise(old, new)
+            return pc.max_element_wise(_plain(old), _plain(new)).cast(part.type)
         case "largest":
             values = pa.concat_arrays([old.flatten(), new.flatten()])
             owners = np.concatenate([_owners(old), _owners(new)])

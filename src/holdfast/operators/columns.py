@@ -44,16 +44,22 @@ _UNITS = {
     "day": 86_400_000_000,
 }
 _DECIMAL = re.compile(r"decimal128\((\d+), *(\d+)\)")
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), *tz=([\w/+:-]+)\]")
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
 
 def type_of(written: Type, who: str) -> pa.DataType:
-    """An Arrow type, or its name: ``int64``, ``float64``, ``string``, ``timestamp[us]``, ``decimal128(18, 2)``."""
+    """An Arrow type, or its name: ``int64``, ``float64``, ``string``, ``timestamp[us]``, ``decimal128(18, 2)``.
+
+    A Spark timestamp is ``timestamp[us, tz=UTC]``, with the zone of the session.
+    """
     if isinstance(written, pa.DataType):
         return written
     if decimal := _DECIMAL.fullmatch(str(written).strip()):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if zoned := _ZONED.fullmatch(str(written).strip()):
+        return pa.timestamp(zoned[1], zoned[2])
     try:
         return pa.type_for_alias(written)
     except (ValueError, TypeError):

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Invalid
+from holdfast.operators.description import Description, Version, name_of
 from holdfast.state import Change, StateSchema, StateTable, compose
 from holdfast.topology import Task
 
@@ -145,6 +146,17 @@ class Operator:
     event_time: bool = False
     """True for operators that need the watermark."""
 
+    version: Version = 1
+    """Of an operator of one's own: another one says that its state does not fit what was kept before."""
+
+    def describe(self) -> Description:
+        """What the operator does, as JSON: a store whose state was made by something else is refused.
+
+        Of an operator of one's own that is its class and version. To have its settings compared too, say
+        ``return {**super().describe(), "limit": self.limit}``.
+        """
+        return {"kind": "operator", "class": type(self).__qualname__, "version": self.version}
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         """Runs on the sender's side, before the rows of this input stream are routed: combine here what can be."""
         return batch
@@ -163,22 +175,42 @@ class Operator:
 
 
 class FunctionOperator(Operator):
-    """A plain function as an operator: ``f(batch)`` or ``f(batch, state)``."""
+    """A plain function as an operator: ``f(batch)`` or ``f(batch, state)``.
+
+    What it does cannot be seen from outside: a store takes another function for the same one if name and version are.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], state: StateSchema | Mapping[str, StateSchema] | None = None
+        self,
+        function: Callable[..., Any],
+        state: StateSchema | Mapping[str, StateSchema] | None = None,
+        *,
+        version: Version = 1,
     ) -> None:
         self.function = function
+        self.version = version
         self.takes_state = _parameters(function) >= 2
         if isinstance(state, StateSchema):
             state = {DEFAULT_TABLE: state}
         self.tables = dict(state or {})
+
+    def describe(self) -> Description:
+        return {"kind": "function", "function": name_of(self.function), "version": self.version}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
         if self.takes_state:
             return as_table(self.function(batch, state))
         # Nothing came, not even columns: a function of the rows alone has nothing to look at.
         return as_table(self.function(batch)) if batch.num_columns else None
+
+
+def description_of(operator: Operator) -> Description:
+    """What ``describe`` says; and of a class derived from a described one, its name and version as well."""
+    described = next(each for each in type(operator).__mro__ if "describe" in vars(each))
+    does = operator.describe()
+    if described is Operator or described is type(operator):
+        return does
+    return {**does, "class": type(operator).__qualname__, "version": operator.version}
 
 
 def as_operator(what: Operator | Callable[..., Any]) -> Operator:

@@ -20,6 +20,7 @@ from holdfast.operators.columns import (
     window_time,
 )
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
+from holdfast.operators.description import Description
 from holdfast.state import StateSchema
 
 SEEN = "seen"
@@ -45,6 +46,9 @@ class Deduplicate(Operator):
         self._horizon = duration(within, self._who) if within is not None else 0
         self.event_time = time is not None
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema([pa.field(SEEN, WINDOW_TIME)]))}
+
+    def describe(self) -> Description:
+        return {"kind": "deduplicate", "by": list(self.by), "time": self._time, "within_us": self._horizon}
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         # Within a span, whether a row passes depends on which rows before it did: only the receiver knows.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import Invalid
 from holdfast.operators.columns import WINDOW_TIME, Columns, Duration, conformed, microseconds, schema_of, window_time
 from holdfast.operators.contract import Operator, State, TableView
+from holdfast.operators.description import ANSWERS, Description
 from holdfast.operators.windows import END, START, Panes
 from holdfast.state import StateSchema
 
@@ -28,6 +29,10 @@ class Side:
     stream: str
     time: str
     columns: pa.Schema
+
+    def describe(self) -> Description:
+        columns = {field.name: str(field.type) for field in self.columns}
+        return {"stream": self.stream, "time": self.time, "columns": columns}
 
 
 def side(stream: str, columns: Columns, *, time: str) -> Side:
@@ -71,6 +76,16 @@ class Join(Operator):
             "right": StateSchema(pa.schema([*keys, *place]), right.columns),
         }
         self._output = pa.schema([*keys, *window, pa.field(END, WINDOW_TIME), *left.columns, *right.columns])
+
+    def describe(self) -> Description:
+        return {
+            "kind": "join",
+            "left": self._left.describe(),
+            "right": self._right.describe(),
+            "by": list(self.by),
+            **self._panes.describe(),
+            ANSWERS: {"how": next(how for how, theirs in HOWS.items() if theirs == self._how)},
+        }
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         """The columns that the join needs, and each row's pane instead of its time."""

@@ -10,10 +10,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import Invalid
-from holdfast.operators.contract import Operator, as_operator
+from holdfast.operators.contract import Operator, as_operator, description_of
+from holdfast.operators.description import as_json
+from holdfast.state import StateSchema, TaskState
 from holdfast.topology import Operator as OperatorModel
 from holdfast.topology import Partitioning, Query, Stream, Topology
+
+WATERMARK = "_watermark"
+"""The table in which an operator keeps, for each input stream, up to when it is complete."""
+_WATERMARKS = StateSchema(pa.schema([("input", pa.string())]), pa.schema([("stamp", pa.int64())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ def source(
     priority: float | None = None,
 ) -> Step:
     """Where a streaming DataFrame enters; ``operator`` is applied to its rows (as they are, when None)."""
-    made = as_operator(operator) if operator is not None else as_operator(_same)
+    made = as_operator(operator) if operator is not None else as_operator(as_they_are)
     if made.tables:
         raise Invalid(f"source {name}: a source must be stateless; put the stateful operator behind it")
     if delay_seconds < 0:
@@ -188,9 +196,37 @@ class Pipeline:
                 )
         return frozenset(keeping)
 
+    def state_schemas(self, name: str) -> dict[str, StateSchema]:
+        """The tables of an operator: its own, and the watermark if it keeps one."""
+        tables = dict(self.by_name[name].operator.tables)
+        return {**tables, WATERMARK: _WATERMARKS} if name in self.timed else tables
+
+    def empty_state(self, name: str, epoch: int = -1) -> TaskState:
+        """What a task of this operator knows before its first epoch."""
+        return TaskState.empty(self.state_schemas(name), epoch)
+
+    @cached_property
+    def coordinated(self) -> Topology:
+        """The topology as the coordinator sees it.
+
+        A source costs nothing, since it is read wherever there is room; an operator that keeps a watermark has state.
+        """
+        return replace(
+            self.topology,
+            operators=tuple(
+                replace(operator, stateful=bool(self.state_schemas(operator.name)))
+                if self.topology.inputs_of(operator.name)
+                else replace(operator, costs=(0.0,) * operator.parallelism)
+                for operator in self.topology.operators
+            ),
+        )
+
     @cached_property
     def signature(self) -> dict[str, Any]:
-        """What must stay the same for a store to fit: structure, keys and state schemas, as JSON."""
+        """What a store must fit, as JSON: for each operator its tasks, its inputs, its state tables and what it does.
+
+        ``timed``: it keeps a watermark. ``prepares``: rows are changed by it before they are sent, and so journalled.
+        """
         return {
             each.name: {
                 "parallelism": each.parallelism,
@@ -203,9 +239,19 @@ class Pipeline:
                     for given in each.inputs
                 },
                 "tables": {name: schema.to_json() for name, schema in each.operator.tables.items()},
+                "does": as_json(_does(each), each.name),
+                "timed": each.name in self.timed,
+                "prepares": type(each.operator).prepare is not Operator.prepare,
             }
             for each in self.steps
         }
+
+
+def _does(each: Step) -> dict[str, Any]:
+    does = dict(description_of(each.operator))
+    if each.inputs:
+        return does
+    return {"kind": "source", "operator": does, "event_time": each.event_time, "delay_seconds": each.delay_seconds}
 
 
 def _keyed(given: Input, operator: Operator) -> Input:
@@ -221,5 +267,6 @@ def _partitioning(given: Input, upstream: int, downstream: int) -> Partitioning:
     return "merge" if upstream > downstream else "split"
 
 
-def _same(batch: Any) -> Any:
+def as_they_are(batch: Any) -> Any:
+    """The rows of a source without an operator."""
     return batch

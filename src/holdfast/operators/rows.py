@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, column, schema_of, sequence_of
-from holdfast.operators.contract import Operator, State, as_operator, as_table
+from holdfast.operators.contract import Operator, State, as_operator, as_table, description_of
+from holdfast.operators.description import Description, Version, name_of
 
 Expression: TypeAlias = str | pl.Expr
 TableFunction: TypeAlias = Callable[[pa.Table], Any]
@@ -22,18 +23,27 @@ Row = dict[str, Any]
 
 
 class Map(Operator):
-    """Each row to one row: a function from table to table, or the columns of the output as expressions."""
+    """Each row to one row: a function from table to table, or the columns of the output as expressions.
 
-    def __init__(self, *columns: Callable[[pa.Table], Any] | Expression, **named: Expression) -> None:
+    A function may have a ``version``; beside expressions that is the name of a column like any other.
+    """
+
+    def __init__(self, *columns: Callable[[pa.Table], Any] | Expression, **named: Expression | Version) -> None:
         self._function: Callable[[pa.Table], Any] | None = None
         self._columns: list[pl.Expr] = []
-        if len(columns) == 1 and not named and _is_function(columns[0]):
+        if len(columns) == 1 and named.keys() <= {"version"} and _is_function(columns[0]):
             self._function = columns[0]
+            self.version = _version(named, "map")
             return
         if not columns and not named:
             raise Invalid("map: give a function of a table, or the columns of the output")
         self._columns += [_expression(each, "map") for each in columns]
         self._columns += [_expression(each, "map").alias(name) for name, each in named.items()]
+
+    def describe(self) -> Description:
+        if self._function is not None:
+            return {"kind": "map", "function": name_of(self._function), "version": self.version}
+        return {"kind": "map", "columns": [str(each) for each in self._columns]}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
         if not batch.num_columns:
@@ -49,11 +59,17 @@ class Filter(Operator):
     The condition is an expression, SQL text such as ``"speed > 40"``, or a function from a table to a boolean array.
     """
 
-    def __init__(self, condition: Callable[[pa.Table], Any] | Expression) -> None:
+    def __init__(self, condition: Callable[[pa.Table], Any] | Expression, *, version: Version = 1) -> None:
         self._function = condition if _is_function(condition) else None
+        self.version = version
         self._condition = None
         if self._function is None:
             self._condition = _sql(condition) if isinstance(condition, str) else _expression(condition, "filter")
+
+    def describe(self) -> Description:
+        if self._function is not None:
+            return {"kind": "filter", "function": name_of(self._function), "version": self.version}
+        return {"kind": "filter", "condition": str(self._condition)}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if not batch.num_columns:
@@ -67,14 +83,17 @@ class Filter(Operator):
 
 
 class FlatMap(Operator):
-    """Each row to any number of rows: a function from a row to rows, or an expression that gives lists."""
+    """Each row to any number of rows: a function from a row to rows, or an expression that gives lists.
+
+    A function may have a ``version``.
+    """
 
     def __init__(
         self,
         function: Callable[[Row], Iterable[Row]] | None = None,
         columns: Columns | None = None,
         keep: str | Iterable[str] = (),
-        **lists: Expression,
+        **lists: Expression | Version,
     ) -> None:
         self._function = function
         self._keep = sequence_of(keep)
@@ -82,11 +101,12 @@ class FlatMap(Operator):
         self._list: pl.Expr | None = None
         self._name = ""
         if function is not None:
-            if lists or not _is_function(function):
+            if not lists.keys() <= {"version"} or not _is_function(function):
                 raise Invalid("flat map: give one function of a row, or one named expression of lists, not both")
             if columns is None:
                 raise Invalid('flat map: say which columns the function gives, such as columns={"word": "string"}')
             self._schema = schema_of(columns, "flat map")
+            self.version = _version(lists, "flat map")
             return
         if len(lists) != 1:
             raise Invalid(
@@ -96,6 +116,14 @@ class FlatMap(Operator):
         if self._name in self._keep:
             raise Invalid(f"flat map: column {self._name!r} is both kept and made")
         self._list = _expression(written, "flat map").alias(self._name)
+
+    def describe(self) -> Description:
+        if self._schema is not None and self._function is not None:
+            columns = {field.name: str(field.type) for field in self._schema}
+            made = {"function": name_of(self._function), "version": self.version, "columns": columns}
+        else:
+            made = {"list": str(self._list)}
+        return {"kind": "flat_map", **made, "keep": list(self._keep)}
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if not batch.num_columns:
@@ -141,6 +169,9 @@ class Chain(Operator):
         if stateful := [each for each in self._operators if each.tables]:
             raise Invalid(f"chain: {type(stateful[0]).__name__} keeps state; make it a step of its own")
 
+    def describe(self) -> Description:
+        return {"kind": "chain", "operators": [description_of(each) for each in self._operators]}
+
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
         answer: pa.Table | None = batch
         for each in self._operators:
@@ -150,6 +181,13 @@ class Chain(Operator):
 
 def _is_function(what: object) -> TypeGuard[Callable[..., Any]]:
     return callable(what) and not isinstance(what, pl.Expr)
+
+
+def _version(named: Mapping[str, Expression | Version], who: str) -> Version:
+    version = named.get("version", 1)
+    if isinstance(version, pl.Expr):
+        raise Invalid(f"{who}: the version of a function is a number or a text, got an expression")
+    return version
 
 
 def _expression(written: object, who: str) -> pl.Expr:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, Type, conformed, microseconds, schema_of, sequence_of, type_of
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.description import ANSWERS, Description
 from holdfast.state import StateSchema
 
 RANK = "rank"
@@ -58,6 +59,19 @@ class TopK(Operator):
         self.event_time = closes is not None
         self.tables = {DEFAULT_TABLE: StateSchema(pa.schema([*groups, *keys]), pa.schema([self._schema.field(value)]))}
         self._output = pa.schema([*groups, pa.field(RANK, pa.int64()), *keys, self._schema.field(value)])
+
+    def describe(self) -> Description:
+        # Whoever remembers every key can give a longer ranking from what is there; rising, only k keys are there.
+        keep = {"keep": self._keep}
+        return {
+            "kind": "top_k",
+            "value": self._value,
+            "key": self._keys,
+            "within": self._groups,
+            "closes": self._closes,
+            "rising": self._rising,
+            **(keep if self._rising else {ANSWERS: keep}),
+        }
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"

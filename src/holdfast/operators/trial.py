@@ -19,7 +19,7 @@ from holdfast.operators.columns import microseconds
 from holdfast.operators.contract import State
 from holdfast.operators.pipeline import Input, Pipeline, Step
 from holdfast.state import Routing, TaskState, hash_keys
-from holdfast.topology import Task
+from holdfast.topology import Stream, Task
 
 LAST = 2**62
 """A time after all others, in microseconds: what a source says when it has ended."""
@@ -125,7 +125,7 @@ class Trial:
             for sender in self.pipeline.topology.senders(stream, task.number):
                 rows = step.operator.prepare(each.source, outputs[Task(each.source, sender)])
                 receivers = self.pipeline.topology.receivers(stream, sender)
-                blocks.append(routed(rows, each, receivers, task.number, step.parallelism))
+                blocks.append(routed(rows, each, stream, receivers, task.number))
             inputs[each.source] = together(blocks)
         return inputs
 
@@ -172,13 +172,15 @@ def _least(stamps: Iterable[int | None]) -> int | None:
     return min(known) if len(known) == len(listed) else None
 
 
-def routed(rows: pa.Table, given: Input, receivers: range, task: int, parallelism: int) -> pa.Table:
+def routed(rows: pa.Table, given: Input, stream: Stream, receivers: range, task: int) -> pa.Table:
     """The rows of one sender that belong to a task."""
     if len(receivers) == 1 or not rows.num_rows:
         return rows
     if not given.key:
         return rows.slice(*_share(rows.num_rows, receivers.index(task), len(receivers)))
-    owners = Routing.even(parallelism).route(hash_keys(rows, given.key))
+    full = stream.partitioning == "full"
+    routing = Routing.weighted(stream.weights) if full else Routing.even(len(receivers))
+    owners = routing.route(hash_keys(rows, given.key)) + receivers[0]
     return rows.filter(pa.array(np.asarray(owners) == task))
 
 

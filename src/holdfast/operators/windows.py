@@ -29,6 +29,7 @@ from holdfast.operators.columns import (
     window_time,
 )
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.description import ANSWERS, Description
 from holdfast.state import StateSchema
 
 START, END = "start", "end"
@@ -51,6 +52,9 @@ class Panes:
     def windows(self) -> int:
         """The largest number of windows that one pane is in."""
         return -(-self.size // self.every)
+
+    def describe(self) -> Description:
+        return {"size_us": self.size, "every_us": self.every}
 
     def of(self, micros: pa.Array) -> pa.Array:
         """The start of each time's pane; null for null."""
@@ -138,6 +142,16 @@ class Windowed(Operator):
         self._travelling = pa.schema([*key, *self._sending.stored])
         ranked = [pa.field(RANK, pa.int64())] if self._top else []
         self._output = pa.schema([*key, pa.field(END, WINDOW_TIME), *ranked, *self._aggregations.output])
+
+    def describe(self) -> Description:
+        return {
+            "kind": "window",
+            "computes": self._aggregations.describe(),
+            "by": list(self.by),
+            "time": self._time,
+            **self._panes.describe(),
+            ANSWERS: {"top": self._top},
+        }
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         if not batch.num_columns:

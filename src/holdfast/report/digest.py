@@ -16,8 +16,8 @@ from holdfast.report.comparison import compare
 from holdfast.report.frames import Tasks, frames
 from holdfast.report.short import in_short, standing
 from holdfast.report.timeline import LANES, timeline
-from holdfast.runtime.history import read_history, understood
-from holdfast.runtime.story import Recovery, recoveries
+from holdfast.runtime.history.history import read_history, understood
+from holdfast.runtime.history.narrative import Recovery, recoveries
 from holdfast.topology import Topology, topology_from
 
 POINTS = 1500

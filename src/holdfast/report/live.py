@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.errors import Invalid
 from holdfast.report.digest import digest_events, ending
 from holdfast.report.page import page
-from holdfast.runtime.history import NAME, read_history
+from holdfast.runtime.history.history import NAME, read_history
 
 LOOPBACK = "127.0.0.1"
 Route = Callable[[], tuple[str, str]]

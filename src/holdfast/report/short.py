@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report.timeline import names
-from holdfast.runtime.story import Recovery
+from holdfast.runtime.history.narrative import Recovery
 
 TOLD = 3
 """So many of the last failures are told; of more, only how many there were."""
@@ -56,7 +56,8 @@ def _work(content: Mapping[str, Any]) -> str:
     answered = epochs[-1]["epoch"] + 1
     of = f" of {content['wanted_epochs']:,}" if content["wanted_epochs"] and answered < content["wanted_epochs"] else ""
     where = f" on {_count(content['nodes'], 'node')}" if content["nodes"] else ""
-    return f"{answered:,}{of} epochs were answered in {_seconds(content['seconds'])}{where}."
+    done = "answered" if all(each["fidelity"] > 0 for each in epochs) else "processed"
+    return f"{answered:,}{of} epochs were {done} in {_seconds(content['seconds'])}{where}."
 
 
 def _failure(each: Recovery, at: float, tasks: int, content: Mapping[str, Any]) -> str:
@@ -69,21 +70,31 @@ def _failure(each: Recovery, at: float, tasks: int, content: Mapping[str, Any]) 
     if each.promoted:
         told += f"; replicas took over {_count(len(each.promoted), 'other' if each.down else 'task')}"
     told += "."
-    if each.answered_after is not None:
-        fidelity = 1.0 if each.answered_fidelity is None else each.answered_fidelity
-        good = "and was exact" if fidelity >= 1 else f"with {fidelity:.0%} of the whole, by its fidelity"
-        told += f" The next answer came {_seconds(each.answered_after)} after the loss, {good}."
+    told += _next_answer(each)
     if each.exact_after is not None:
         told += f" {_seconds(each.exact_after)} after the loss everything was exact and caught up."
     elif content["running"]:
         told += " It is not exact again yet."
+    elif each.saved_after is not None:
+        told += " The stream ended before an answer was exact again; its last checkpoint is."
     else:
         told += " The run ended before it was exact again."
     return told
 
 
+def _next_answer(each: Recovery) -> str:
+    """An answer with nothing in it is none: then the job was silent, and for how long."""
+    if each.answered_after is None or each.answered_fidelity is None:
+        return "" if each.silent is None else f" It was silent for {_seconds(each.silent)}: no row came out since."
+    fidelity = each.answered_fidelity
+    good = "and was exact" if fidelity >= 1 else f"with {fidelity:.0%} of the whole, by its fidelity"
+    if each.silent is not None:
+        return f" It was silent for {_seconds(each.answered_after)}; then an answer came, {good}."
+    return f" The next answer came {_seconds(each.answered_after)} after the loss, {good}."
+
+
 def _over(found: Sequence[Recovery]) -> bool:
-    return all(each.exact_after is not None for each in found)
+    return all(each.exact_after is not None or each.saved_after is not None for each in found)
 
 
 def _seconds(value: float) -> str:

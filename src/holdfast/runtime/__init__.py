@@ -1,1 +1,1 @@
-"""The runtime: a pure coordinator, what a worker does, and two shells that carry it out: simulation and Spark."""
+"""The runtime: what decides, what carries out, what works on a node, what is told; and its edges, real and drawn."""

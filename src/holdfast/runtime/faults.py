@@ -1,6 +1,6 @@
 """Fault scripts: what shall go wrong and when, as values that can be written, read, printed and replayed.
 
-``kill node-1,node-2 at epoch 8; join node-1 after 5s`` is a script of two faults. Both shells carry scripts out.
+``kill node-1,node-2 at epoch 8; join node-1 after 5s`` is a script of two faults, for Spark and for simulations.
 """
 
 from __future__ import annotations

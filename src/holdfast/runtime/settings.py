@@ -8,8 +8,13 @@ from typing import Literal
 from holdfast.errors import Invalid
 from holdfast.topology import Task
 
-Recovery = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
-RECOVERIES: tuple[Recovery, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
+RecoveryMode = Literal["incremental", "blocking", "source-replay", "upstream-backup"]
+RECOVERIES: tuple[RecoveryMode, ...] = ("incremental", "blocking", "source-replay", "upstream-backup")
+
+HANDOVER = 3
+"""Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
+AMPLE = 1e12
+"""A capacity that holds whatever there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +23,28 @@ class Settings:
 
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
-    without tasks then, if they are.
+    without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
     """
 
     nodes: int = 1
     checkpoint_every: int = 10
     replicas: tuple[Task, ...] = ()
     scheduler: str = "incremental"
-    recovery: Recovery = "incremental"
+    recovery: RecoveryMode = "incremental"
     capacity: float | None = None
     replay_chunk: int = 8
     parallel_recovery: int = 1
     rebalance: bool = True
     standby: int = 0
+    checkpoint_tries: int = 20
+
+    @property
+    def handover(self) -> int:
+        """The epochs that a last replay may take, while the next epoch waits for it."""
+        return max(HANDOVER, self.replay_chunk // 2)
 
     def __post_init__(self) -> None:
-        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery"):
+        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
         if self.standby < 0:

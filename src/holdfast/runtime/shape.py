@@ -15,7 +15,7 @@ import numpy as np
 from holdfast.elasticity import Sample, evenly
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline, Step
-from holdfast.runtime.processing import WATERMARK, default_routing, state_schemas
+from holdfast.operators.pipeline import WATERMARK
 from holdfast.state import KeyRange, Routing
 from holdfast.topology import Stream, Task, Topology
 
@@ -75,7 +75,7 @@ def declared_routing(topology: Topology, name: str) -> Routing:
     """Who owns which keys of an operator as long as nobody scaled it."""
     count = topology.operator[name].parallelism
     full = next((stream for stream in topology.inputs_of(name) if stream.partitioning == "full"), None)
-    return default_routing(full.weights) if full is not None and count > 1 else Routing.even(count)
+    return Routing.weighted(full.weights) if full is not None and count > 1 else Routing.even(count)
 
 
 def routing_of(declared: Topology, shape: Shape, name: str) -> Routing:
@@ -247,7 +247,7 @@ def check_scalable(pipeline: Pipeline, name: str) -> None:
     if why := why_not(pipeline.topology, name):
         raise Invalid(why)
     step = pipeline.by_name[name]
-    tables = state_schemas(pipeline, step)
+    tables = pipeline.state_schemas(name)
     for given in step.inputs:
         if not given.key:
             why = "its state cannot be cut" if tables else "rows that belong together would be parted and swapped"

@@ -2,11 +2,14 @@
 
 from holdfast.state.change import Change, compose
 from holdfast.state.checkpoint import Checkpoint
+from holdfast.state.cursor import Cursor
 from holdfast.state.entries import Damaged, FileEntry
-from holdfast.state.fence import Fenced, Held
-from holdfast.state.files import Unusable
+from holdfast.state.fence import Fenced, Held, Identity
+from holdfast.state.files import Files, Unusable
+from holdfast.state.journal import Gap, Journal, JournalEpoch, JournalSpan
 from holdfast.state.keys import hash_keys
-from holdfast.state.local import LocalState, Missing
+from holdfast.state.local import LocalState, VersionMissing
+from holdfast.state.output import StagedOutput
 from holdfast.state.ranges import KeyRange, Routing
 from holdfast.state.schema import StateSchema
 from holdfast.state.store import Store, Sync
@@ -17,22 +20,30 @@ from holdfast.state.writer import Writer
 __all__ = [
     "Change",
     "Checkpoint",
+    "Cursor",
     "Damaged",
     "Fenced",
     "FileEntry",
+    "Files",
     "Found",
+    "Gap",
     "Held",
+    "Identity",
+    "Journal",
+    "JournalEpoch",
+    "JournalSpan",
     "KeyRange",
     "LocalState",
-    "Missing",
     "Routing",
     "Spill",
+    "StagedOutput",
     "StateSchema",
     "StateTable",
     "Store",
     "Sync",
     "TaskState",
     "Unusable",
+    "VersionMissing",
     "Writer",
     "compose",
     "hash_keys",

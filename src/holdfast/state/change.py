@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.state.ipc import Unreadable, decode_run, encode_run
-from holdfast.state.run import Run, overlay
+from holdfast.state.run import SortedRun, overlay
 from holdfast.state.schema import StateSchema
 
 
@@ -26,10 +26,10 @@ class Change:
         self._upserts: pa.Table | None = upserts
         self._deletes: pa.Table | None = deletes
         self._schema: StateSchema | None = None
-        self._run: Run | None = None
+        self._run: SortedRun | None = None
 
     @classmethod
-    def of_run(cls, schema: StateSchema, run: Run) -> Change:
+    def of_run(cls, schema: StateSchema, run: SortedRun) -> Change:
         """A change from its sorted form."""
         change = cls.__new__(cls)
         change._upserts = change._deletes = None
@@ -70,8 +70,8 @@ class Change:
         dead = run.rows.slice(0, 0) if run.alive is None else run.select(~run.alive).rows
         return pa.Table.from_batches([dead.select(self.schema.key.names)], self.schema.key)
 
-    def run(self, schema: StateSchema, like: Run | None = None) -> Run:
-        """The sorted form under ``schema``; Invalid if the columns do not fit it. ``like``: see ``Run.sorted``."""
+    def run(self, schema: StateSchema, like: SortedRun | None = None) -> SortedRun:
+        """The sorted form under ``schema``; Invalid if columns do not fit it. ``like``: see ``SortedRun.sorted``."""
         if self._run is not None and self._schema == schema:
             return self._run
         if self._run is not None and self._schema is not None and self._upserts is None:
@@ -86,7 +86,7 @@ class Change:
             dead = pa.RecordBatch.from_arrays([*keys.columns, *empty], schema=schema.arrow)
             alive = np.concatenate([np.zeros(len(dead), np.bool_), np.ones(len(rows), np.bool_)])
             rows = pa.concat_batches([dead, rows])
-        self._schema, self._run = schema, Run.sorted(rows, len(schema.key), alive, like)
+        self._schema, self._run = schema, SortedRun.sorted(rows, len(schema.key), alive, like)
         return self._run
 
     def encode(self) -> bytes:

@@ -17,7 +17,7 @@ from holdfast.state.files import Files
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import table_label, task_folder
 from holdfast.state.ranges import KeyRange, Routing
-from holdfast.state.run import Run
+from holdfast.state.run import SortedRun
 from holdfast.state.schema import StateSchema
 from holdfast.state.task import TaskState
 
@@ -122,7 +122,7 @@ def write_runs(
     task: str,
     epoch: int,
     since: int | None,
-    runs: Mapping[str, tuple[StateSchema, Run]],
+    runs: Mapping[str, tuple[StateSchema, SortedRun]],
     *,
     token: int,
     sync: bool,
@@ -148,7 +148,7 @@ def file_facts(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[3])) if match else None
 
 
-def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, Run] | None:
+def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, SortedRun] | None:
     """The run of a file, checked; None for one that says that there are no tables. Damaged if anything is wrong."""
     data = read_checked(files, entry)
     if not entry.table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state.entries import FileEntry
-from holdfast.state.run import Run, overlay_all
+from holdfast.state.run import SortedRun, overlay_all
 from holdfast.state.schema import StateSchema
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def folded_chain(store: Store, task: str, chain: Sequence[FileEntry], token: int
         taken += _size(steps[first])
     if first == len(steps) - 1:
         return tuple(chain)
-    read: dict[str, list[tuple[StateSchema, Run]]] = {}
+    read: dict[str, list[tuple[StateSchema, SortedRun]]] = {}
     for step in steps[first:]:
         for entry in step:
             if (found := checkpoints.read_run(store.files, task, entry)) is not None:

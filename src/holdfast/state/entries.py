@@ -17,6 +17,10 @@ LAYOUT = 1
 """The version of the store's layout, in every document (docs/store-layout.md)."""
 
 
+HEADER = "holdfast-store.json"
+"""The document that makes a folder a store."""
+
+
 class Damaged(Unrecoverable):
     """A file of the store is torn, truncated, altered, swapped or missing; the message names it."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from holdfast.errors import HoldfastError
 from holdfast.state.entries import Damaged, document, read_document
@@ -31,15 +32,45 @@ class Fenced(HoldfastError):
     """A newer writer has taken the store over; this one can commit nothing more. Exit code 1."""
 
 
+def is_running(process: str) -> bool:
+    """Whether a process of this machine, as ``Identity.here`` names it, is still there."""
+    number = process.partition("@")[0]
+    return number.isdecimal() and _process(int(number)) == process
+
+
+def unique_id() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who claims a store: a machine since its boot, and a process of it.
+
+    ``alive``: whether a process of the same machine still runs; what it held is free at once if it does not.
+    ``unique``: ids that nobody else has.
+    """
+
+    host: str
+    process: str
+    alive: Callable[[str], bool] = is_running
+    unique: Callable[[], str] = unique_id
+
+    @classmethod
+    def here(cls) -> Identity:
+        """This process on this machine."""
+        return cls(_host(), _process(os.getpid()))
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who took the store, and with which token."""
+    """Who took the store, and with which token. ``id``: of this claim, so that no two are the same bytes."""
 
     token: int
     owner: str
     host: str
     process: str
     lease: float
+    id: str
 
 
 def newest_token(files: Files) -> int:
@@ -48,25 +79,36 @@ def newest_token(files: Files) -> int:
 
 
 def check(files: Files, token: int) -> None:
-    """Fenced if a newer writer has claimed the store."""
+    """Fenced if a newer writer has claimed the store. Asked by name too: a listing may come late."""
     newest = newest_token(files)
+    if newest < token and _claimed(files, token):
+        newest = token
+    if newest == token and _claimed(files, token + 1):
+        newest = token + 1
     if newest < token:
         raise Unusable(f"store {files.url}: vanished while it was in use: the claim of writer {token} is gone")
     if newest > token:
         raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
 
 
-def claim(files: Files, owner: str, lease: float, force: bool, clock: Callable[[], float]) -> Claim:
+def _claimed(files: Files, token: int) -> bool:
+    try:
+        return files.size(f"{FOLDER}/{token:010d}.json") >= 0
+    except FileNotFoundError:
+        return False
+
+
+def claim(files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity) -> Claim:
     """The next token, or Held if a live writer has the store and ``force`` is not set."""
     newest = newest_token(files)
     if newest and not force:
-        _refuse_if_held(files, newest, clock())
-    mine = Claim(newest + 1, owner, _host(), _process(os.getpid()), lease)
+        _refuse_if_held(files, newest, now, identity)
+    mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique())
     try:
         files.create(f"{FOLDER}/{mine.token:010d}.json", document("claim", asdict(mine)), sync=True)
     except FileExistsError:
         raise Held(f"store {files.url}: another writer took it at this very moment") from None
-    beat(files, mine.token, clock())
+    beat(files, mine.token, now)
     return mine
 
 
@@ -110,16 +152,16 @@ def beat(files: Files, token: int, now: float, released: bool = False) -> None:
     )
 
 
-def held(files: Files, now: float) -> bool:
+def held(files: Files, now: float, identity: Identity | None = None) -> bool:
     """Whether a live writer has the store."""
     try:
-        _refuse_if_held(files, newest_token(files), now)
+        _refuse_if_held(files, newest_token(files), now, identity or Identity.here())
     except Held:
         return True
     return False
 
 
-def _refuse_if_held(files: Files, token: int, now: float) -> None:
+def _refuse_if_held(files: Files, token: int, now: float, identity: Identity) -> None:
     try:
         last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")
         body = read_document(files, "claim", f"{FOLDER}/{token:010d}.json")
@@ -127,7 +169,7 @@ def _refuse_if_held(files: Files, token: int, now: float) -> None:
         return
     if last["released"] or now - last["at"] > body["lease"]:
         return
-    if body["host"] == _host() and _process(int(body["process"].partition("@")[0])) != body["process"]:
+    if body["host"] == identity.host and not identity.alive(body["process"]):
         return
     raise Held(
         f"store {files.url}: held by {body['owner']} (process {body['process'].partition('@')[0]}), last heard "

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -24,24 +25,58 @@ FULL = ".full"
 _ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
 """Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
 
+Durable = bool | Literal["data"]
+"""What outlives a machine's crash once a put is done: all of it, nothing for certain, or the bytes without the name
+("data"), which is enough for a file that is moved later: moving it makes the name durable."""
+
 
 class Unusable(HoldfastError):
     """The device said no: full, read-only, gone, or not permitted. What was whole before still is. Exit code 1."""
 
 
 class Files(Protocol):
-    """What a store asks of a place. Names are relative, with slashes; folders come and go with their files."""
+    """What a store asks of a place. Names are relative, with slashes; folders come and go with their files.
+
+    Whatever failed may be done again, also what had taken effect before it was refused. What is read is Arrow's own
+    memory, not Python's: Arrow's threads may still hold it when Python ends.
+    """
 
     url: str
 
     def read(self, name: str) -> pa.Buffer: ...
+    def map(self, name: str) -> pa.Buffer:
+        """Like ``read``, without a copy where the place can; the bytes stay though the name may go."""
+        ...
+
     def size(self, name: str) -> int: ...
     def list(self, folder: str) -> list[str]: ...
-    def put(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None: ...
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None: ...
+    def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None: ...
+    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+        """Like ``put``, but FileExistsError if other bytes have the name; of two at once exactly one succeeds."""
+        ...
+
+    def move(self, name: str, target: str, sync: bool) -> None:
+        """Give a file another name, in place of whatever has it. Nothing if it was moved before; FileNotFoundError if
+        neither is there. ``sync``: all names in the target's folder are durable then, moved before or not."""
+        ...
+
+    def link(self, name: str, target: str) -> None:
+        """A second name for a file, or a copy of it; nothing if the target is there."""
+        ...
+
     def delete(self, name: str) -> None: ...
-    def delete_folder(self, folder: str) -> None: ...
+    def delete_folder(self, folder: str) -> None:
+        """A folder with the files in it."""
+        ...
+
+    def delete_tree(self, folder: str) -> None:
+        """A folder with everything below it."""
+        ...
+
     def sweep(self, age: float) -> int: ...
+    def within(self, folder: str) -> Files:
+        """The files below a folder, by their names from there."""
+        ...
 
 
 def open_files(url: str | os.PathLike[str]) -> Files:
@@ -70,8 +105,13 @@ class LocalFiles:
         self.url = str(root)
 
     def read(self, name: str) -> pa.Buffer:
-        with _told(self.url, "read", name):
-            return pa.py_buffer((self.root / name).read_bytes())
+        with _told(self.url, "read", name), (self.root / name).open("rb") as file:
+            data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
+            return data.slice(0, file.readinto(memoryview(data)))
+
+    def map(self, name: str) -> pa.Buffer:
+        with _told(self.url, "read", name), pa.memory_map(str(self.root / name)) as file:
+            return file.read_buffer()
 
     def size(self, name: str) -> int:
         with _told(self.url, "read", name):
@@ -85,28 +125,57 @@ class LocalFiles:
             except FileNotFoundError:
                 return []
 
-    def put(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         with _told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
             temporary.replace(target)
 
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
-        """Like ``put``, but FileExistsError if the name is taken; of two at once exactly one succeeds."""
         with _told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
-            os.link(temporary, target)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                if target.read_bytes() != memoryview(data):
+                    raise
             temporary.unlink()
+
+    def move(self, name: str, target: str, sync: bool) -> None:
+        with _told(self.url, "move", name):
+            source, goal = self.root / name, self.root / target
+            try:
+                _with_folder(lambda: source.replace(goal), goal.parent, sync)
+            except FileNotFoundError:
+                if not goal.exists():
+                    raise
+            if sync:
+                sync_folder(goal.parent)
+
+    def link(self, name: str, target: str) -> None:
+        with _told(self.url, "link", name), contextlib.suppress(FileExistsError):
+            source, goal = self.root / name, self.root / target
+            _with_folder(lambda: os.link(source, goal), goal.parent, sync=False)
 
     def delete(self, name: str) -> None:
         with _told(self.url, "delete", name):
             (self.root / name).unlink(missing_ok=True)
 
     def delete_folder(self, folder: str) -> None:
-        """The folder with the files in it (it has no folders)."""
         with _told(self.url, "delete", folder):
             path = self.root / folder
             with contextlib.suppress(FileNotFoundError):
                 for entry in list(os.scandir(path)):
                     Path(entry.path).unlink(missing_ok=True)
                 path.rmdir()
+
+    def delete_tree(self, folder: str) -> None:
+        def gone(_: object, __: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+            if not isinstance(error[1], FileNotFoundError):
+                raise error[1]
+
+        with _told(self.url, "delete", folder):
+            shutil.rmtree(self.root / folder, onerror=gone)
+
+    def within(self, folder: str) -> LocalFiles:
+        return LocalFiles(self.root / folder)
 
     def sweep(self, age: float) -> int:
         """Delete temporary files, left by processes that died, that are older than ``age`` seconds; how many."""
@@ -134,36 +203,45 @@ class LocalFiles:
             return
 
     @contextlib.contextmanager
-    def _written(self, name: str, data: bytes | pa.Buffer, sync: bool) -> Iterator[tuple[Path, Path]]:
+    def _written(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> Iterator[tuple[Path, Path]]:
         self._room()
         target = self.root / name
         temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
-            try:
-                write_whole(temporary, data, sync)
-            except FileNotFoundError:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if sync:
-                    for folder in target.parent.relative_to(self.root).parents:
-                        sync_folder(self.root / folder)
-                write_whole(temporary, data, sync)
+            _with_folder(lambda: write_whole(temporary, data, bool(sync)), target.parent, sync is True)
             yield temporary, target
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        if sync:
+        if sync is True:
             sync_folder(target.parent)
 
 
+def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None:
+    """Do it; if it fails since the folder is not there, make the folder and do it again."""
+    try:
+        action()
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+        made = [folder, *(each for each in folder.parents if not each.exists())]
+        folder.mkdir(parents=True, exist_ok=True)
+        if sync:
+            for each in made:
+                sync_folder(each.parent)
+        action()
+
+
 def write_whole(path: Path, data: bytes | pa.Buffer, sync: bool) -> None:
-    """All of ``data`` in a file of that name, on the platter if ``sync``."""
+    """All of ``data`` in a file of that name, on the platter if ``sync``; an empty file has nothing to wait for."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
     try:
         left = memoryview(data)
+        some = len(left) > 0
         while left:
             left = left[os.write(descriptor, left) :]
-        if sync:
+        if sync and some:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -178,6 +256,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def link_between(files: Files, name: str, other: Files, target: str) -> None:
+    """A file of one place under a name of another: a link if both are on local disks, else a copy."""
+    if isinstance(files, LocalFiles) and isinstance(other, LocalFiles):
+        files.link(name, os.path.relpath(other.root / target, files.root))
+    elif target.rpartition("/")[2] not in other.list(target.rpartition("/")[0]):
+        other.put(target, files.read(name), sync=False)
+
+
 class RemoteFiles:
     """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing."""
 
@@ -189,15 +275,20 @@ class RemoteFiles:
         self._atomic = bool(_ATOMIC_PUT.intersection(protocols))
 
     def read(self, name: str) -> pa.Buffer:
-        with _told(self.url, "read", name):
-            return pa.py_buffer(self._system.cat_file(self._path(name)))
+        with self._answered("read", name):
+            sink = pa.BufferOutputStream()
+            sink.write(self._system.cat_file(self._path(name)))
+            return sink.getvalue()
+
+    def map(self, name: str) -> pa.Buffer:
+        return self.read(name)
 
     def size(self, name: str) -> int:
-        with _told(self.url, "read", name):
+        with self._answered("read", name):
             return int(self._system.info(self._path(name))["size"])
 
     def list(self, folder: str) -> list[str]:
-        with _told(self.url, "list", folder):
+        with self._answered("list", folder):
             try:
                 self._system.invalidate_cache(self._path(folder))
                 found = self._system.ls(self._path(folder), detail=False)
@@ -206,8 +297,8 @@ class RemoteFiles:
             names = (path.rstrip("/").rpartition("/")[2] for path in found)
             return sorted(name for name in names if not name.startswith(TEMPORARY))
 
-    def put(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
-        with _told(self.url, "write", name):
+    def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
+        with self._answered("write", name):
             path = self._path(name)
             if self._atomic:
                 self._system.pipe_file(path, bytes(data))
@@ -216,33 +307,76 @@ class RemoteFiles:
             self._system.makedirs(parent, exist_ok=True)
             temporary = f"{parent}/{TEMPORARY}{uuid.uuid4().hex}"
             self._system.pipe_file(temporary, bytes(data))
-            self._system.mv(temporary, path)
+            try:
+                self._system.mv(temporary, path)
+            except FileExistsError:
+                # Some services do not move onto a name that is taken.
+                self._system.rm_file(path)
+                self._system.mv(temporary, path)
 
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
-        with _told(self.url, "write", name):
+        with self._answered("write", name):
             path = self._path(name)
             if not self._atomic:
                 self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            if self._system.exists(path):
-                raise FileExistsError(path)
-            self._system.pipe_file(path, bytes(data), mode="create")
+            try:
+                if self._system.exists(path):
+                    raise FileExistsError(path)
+                self._system.pipe_file(path, bytes(data), mode="create")
+            except FileExistsError:
+                if self._system.cat_file(path) != bytes(data):
+                    raise
+
+    def move(self, name: str, target: str, sync: bool) -> None:
+        try:
+            data = self.read(name)
+        except FileNotFoundError:
+            self.size(target)
+            return
+        self.put(target, data, sync)
+        self.delete(name)
+
+    def link(self, name: str, target: str) -> None:
+        with self._answered("link", name):
+            if not self._system.exists(self._path(target)):
+                self.put(target, self.read(name), sync=False)
 
     def delete(self, name: str) -> None:
-        with _told(self.url, "delete", name), contextlib.suppress(FileNotFoundError):
+        with self._answered("delete", name), contextlib.suppress(FileNotFoundError):
             self._system.rm_file(self._path(name))
 
     def delete_folder(self, folder: str) -> None:
         for name in self.list(folder):
             self.delete(f"{folder}/{name}")
-        with contextlib.suppress(OSError, NotImplementedError):
+        with contextlib.suppress(Exception):  # Where folders are real, an empty one is in nobody's way.
             self._system.rmdir(self._path(folder))
+
+    def delete_tree(self, folder: str) -> None:
+        with self._answered("delete", folder), contextlib.suppress(FileNotFoundError):
+            self._system.invalidate_cache(self._path(folder))
+            self._system.rm(self._path(folder), recursive=True)
 
     def sweep(self, age: float) -> int:
         """Nothing: where a put is atomic there are no temporary files, and elsewhere their age is not known."""
         return 0
 
+    def within(self, folder: str) -> RemoteFiles:
+        return RemoteFiles(f"{self.url.rstrip('/')}/{folder}", self._system, self._path(folder))
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+    @contextlib.contextmanager
+    def _answered(self, verb: str, name: str) -> Iterator[None]:
+        """Like ``_told``; clients of some services raise errors of their own that are no OSError."""
+        try:
+            with _told(self.url, verb, name):
+                yield
+        except (HoldfastError, FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise Unusable(f"store {self.url}: cannot {verb} {name or 'it'}: {why}") from error
 
 
 @contextlib.contextmanager

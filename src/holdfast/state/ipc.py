@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.state.files import Unusable
 from holdfast.state.keys import hash64
-from holdfast.state.run import Run
+from holdfast.state.run import SortedRun
 from holdfast.state.schema import StateSchema
 
 HASH = "__hash"
@@ -28,7 +28,7 @@ class Unreadable(Exception):
     """These bytes are not a run; the message says why. Callers turn it into words about the file."""
 
 
-def encode_run(schema: StateSchema, run: Run, about: Mapping[str, Any]) -> pa.Buffer:
+def encode_run(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> pa.Buffer:
     """One Arrow IPC file in memory; ``about`` is JSON kept in the schema's metadata."""
     fields = [*run.rows.schema, pa.field(HASH, pa.uint64(), nullable=False)]
     columns = [*run.rows.columns, pa.array(run.hashes)]
@@ -72,7 +72,7 @@ def decode_batch(data: pa.Buffer | bytes) -> tuple[pa.RecordBatch, dict[str, Any
     return batch, note
 
 
-def decode_run(data: pa.Buffer | bytes, spilled: bool = False) -> tuple[StateSchema, Run, dict[str, Any]]:
+def decode_run(data: pa.Buffer | bytes, spilled: bool = False) -> tuple[StateSchema, SortedRun, dict[str, Any]]:
     """What ``encode_run`` wrote. Columns are views of ``data``."""
     batch, note = decode_batch(data)
     names = batch.schema.names
@@ -86,10 +86,10 @@ def decode_run(data: pa.Buffer | bytes, spilled: bool = False) -> tuple[StateSch
     if len(hashes) > 1 and not bool((hashes[1:] >= hashes[:-1]).all()):
         raise Unreadable("rows are not in the order of their hashes")
     alive = batch.column(ALIVE).to_numpy(zero_copy_only=False) if ALIVE in names else None
-    return schema, Run(rows, hashes, len(key), alive, spilled), note
+    return schema, SortedRun(rows, hashes, len(key), alive, spilled), note
 
 
-def spill(schema: StateSchema, run: Run, directory: Path) -> Run:
+def spill(schema: StateSchema, run: SortedRun, directory: Path) -> SortedRun:
     """The same run, read from local disk through the page cache instead of held in memory."""
     data = encode_run(schema, run, {"kind": "spill"})
     try:
@@ -104,6 +104,6 @@ def spill(schema: StateSchema, run: Run, directory: Path) -> Run:
     return decode_run(data, spilled=True)[1]
 
 
-def same_hashes(run: Run) -> bool:
+def same_hashes(run: SortedRun) -> bool:
     """Whether the stored hashes are those of the stored keys."""
     return bool(np.array_equal(hash64(run.keys.columns, len(run)), run.hashes))

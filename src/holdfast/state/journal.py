@@ -1,60 +1,211 @@
-"""The journal of source epochs: what replay needs. Any worker writes blocks, the writer commits an epoch.
+"""The journal of source epochs: what replay needs. Any worker writes pieces, the writer commits an epoch.
 
-An epoch that is not committed does not exist. ``sync`` decides whether it outlives a machine's crash (docs/state.md).
+An epoch that is not committed does not exist, and no epoch is passed over: ``Journal`` gives exactly those asked for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import Invalid, Unrecoverable
+from holdfast.errors import Unrecoverable
+from holdfast.state import fence
 from holdfast.state.entries import Damaged, FileEntry, checksum, document, read_checked, read_document
 from holdfast.state.files import Files
 from holdfast.state.ipc import METADATA, Unreadable, decode_batch, encode_batch, note_bytes
-from holdfast.state.names import task_folder
+from holdfast.state.names import folder_task, task_folder
+from holdfast.state.ranges import Routing
+
+if TYPE_CHECKING:
+    from holdfast.state.store import Store
+    from holdfast.state.writer import Writer
 
 FOLDER = "journal"
 COMMITS = "journal/commits"
-_BLOCK = re.compile(r".+-(\d{10})-[0-9a-f]{32}\.arrow")
+_PIECE = re.compile(r"(.+-\d+)-(\d{10})-([0-9a-f]{32})\.arrow")
+_RUN = re.compile(r"run-(\d+)-of-(\d+)/(\d+)")
 _COMMIT = re.compile(r"(-?\d+)-(\d{10})\.json")
+_REMEDY = (
+    "put the store back as it was on one day, all of it with its spark/ folder, or start with a new store: going on "
+    "would leave out what is missing"
+)
 
-Block: TypeAlias = pa.Table | bytes
+
+class Gap(Unrecoverable):
+    """An epoch is not in the journal, though it must be; the message names it and says what to do."""
 
 
-def write(files: Files, epoch: int, task: str, blocks: Block | Sequence[Block], *, token: int, sync: bool) -> FileEntry:
-    """One Arrow file with a source task's blocks: a table as it is, several blocks or bytes as rows of ``block``."""
-    about: dict[str, Any] = {"kind": "journal", "task": str(task), "epoch": epoch}
-    if isinstance(blocks, pa.Table):
-        whole = blocks.combine_chunks().to_batches()
-        if len(whole) > 1:
-            raise Invalid(f"journal: a table of epoch {epoch} is over 2 GiB; give it in smaller tables")
-        batch = whole[0] if whole else pa.RecordBatch.from_pylist([], schema=blocks.schema)
-        about["form"] = "table"
-        rows = len(batch)
-    else:
-        many = [blocks] if isinstance(blocks, bytes) else list(blocks)
-        about["form"] = "bytes" if isinstance(blocks, bytes) else "blocks"
-        data = [_stream(block) if isinstance(block, pa.Table) else block for block in many]
-        tables = [isinstance(block, pa.Table) for block in many]
-        batch = pa.record_batch({"block": pa.array(data, pa.large_binary()), "table": pa.array(tables, pa.bool_())})
-        rows = sum(len(block) for block in many if isinstance(block, pa.Table))
-    metadata = {**(batch.schema.metadata or {}), METADATA: note_bytes(about)}
-    encoded = encode_batch(batch.replace_schema_metadata(metadata))
+@dataclass(frozen=True, slots=True)
+class JournalEpoch:
+    """A committed epoch: its pieces in their order, and who owned which keys when they were cut."""
+
+    epoch: int
+    pieces: tuple[FileEntry, ...]
+    routings: Mapping[str, Routing]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSpan:
+    """Successive epochs, in order; exactly those that were asked for."""
+
+    epochs: tuple[JournalEpoch, ...]
+
+
+class Journal:
+    """The committed epochs that a job knows, back to the oldest checkpoint it may fall back to. For one owner."""
+
+    def __init__(
+        self, url: str, checkpoint: int, epochs: Mapping[int, JournalEpoch], damaged: Mapping[int, str]
+    ) -> None:
+        self._url = url
+        self._epochs = dict(epochs)
+        self._damaged = dict(damaged)
+        self.newest = max(checkpoint, *epochs) if epochs else checkpoint
+        """The newest committed epoch, or the checkpoint where there are none beyond it."""
+
+    @classmethod
+    def load(cls, store: Store, checkpoint: int) -> Journal:
+        """What is committed beyond the oldest retained checkpoint. ``checkpoint``: the newest usable one; -1: none.
+
+        Gap if an epoch between that checkpoint and the newest commit is not there or its commit is damaged.
+        """
+        files = store.files
+        newest, found = fence.inherited(files)
+        oldest = min((one.epoch for one in store.checkpoints()), default=checkpoint)
+        epochs: dict[int, JournalEpoch] = {}
+        damaged: dict[int, str] = {}
+        for epoch, name in commit_names(files, found, newest).items():
+            if epoch <= min(oldest, checkpoint):
+                continue
+            try:
+                epochs[epoch] = _committed(files, epoch, name)
+            except Damaged as error:
+                damaged[epoch] = str(error)
+        journal = cls(store.url, checkpoint, epochs, damaged)
+        journal.span(checkpoint + 1, journal.newest)
+        return journal
+
+    def span(self, first: int, last: int) -> JournalSpan:
+        """Exactly the epochs from ``first`` to ``last``, or Gap with the first one missing: no run passes over any."""
+        for epoch in range(first, last + 1):
+            if epoch not in self._epochs:
+                raise Gap(self._missing(epoch))
+        return JournalSpan(tuple(self._epochs[epoch] for epoch in range(first, last + 1)))
+
+    def reaches(self, checkpoint: int) -> bool:
+        """Whether everything after a checkpoint can be replayed."""
+        return all(epoch in self._epochs for epoch in range(checkpoint + 1, self.newest + 1))
+
+    def append(self, writer: Writer, epoch: JournalEpoch) -> None:
+        """Commit the next epoch; it is known once that is durable. May be repeated after a failure."""
+        self.commit(writer, epoch)
+        self.learn(epoch)
+
+    def commit(self, writer: Writer, epoch: JournalEpoch) -> None:
+        """Make the next epoch exist, durably. For any thread: what is known changes by ``learn`` alone."""
+        self._check_next(epoch)
+        entries = {piece_label(piece): piece for piece in epoch.pieces}
+        routings = {operator: routing.to_json() for operator, routing in epoch.routings.items()}
+        writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings})
+
+    def learn(self, epoch: JournalEpoch) -> None:
+        """The next epoch was committed."""
+        self._check_next(epoch)
+        self._epochs[epoch.epoch] = epoch
+        self.newest = epoch.epoch
+
+    def _check_next(self, epoch: JournalEpoch) -> None:
+        if epoch.epoch != self.newest + 1:
+            raise Gap(
+                f"store {self._url}: epoch {epoch.epoch} cannot follow epoch {self.newest} in the journal, "
+                f"{self.newest + 1} must; {_REMEDY}"
+            )
+
+    def adopt(
+        self, store: Store, token: int, epoch: int, run: int, routings: Mapping[str, Routing]
+    ) -> JournalEpoch | None:
+        """The next epoch from the pieces that a broken run left, if all are there, one file each, and whole; else None.
+
+        It is not appended yet. Pieces are found by name: ``piece_name(run, piece, of)``, written by ``token``.
+        """
+        if epoch != self.newest + 1:
+            return None
+        left: dict[tuple[int, int], list[FileEntry]] = {}
+        for name in store.files.list(_epoch_folder(epoch)):
+            facts = _PIECE.fullmatch(name)
+            label = _RUN.fullmatch(folder_task(facts[1])) if facts is not None else None
+            if facts is None or label is None or (int(facts[2]), int(label[1])) != (token, run):
+                continue
+            path = f"{_epoch_folder(epoch)}/{name}"
+            entry = FileEntry(path, store.files.size(path), facts[3], 0, "", epoch)
+            left.setdefault((int(label[2]), int(label[3])), []).append(entry)
+        counts = {count for count, _ in left}
+        pieces = [left.get((count, piece), []) for count in counts for piece in range(count)]
+        if len(counts) != 1 or any(len(files) != 1 for files in pieces):
+            return None
+        try:
+            for (entry,) in pieces:
+                read(store.files, entry)
+        except Damaged:
+            return None
+        return JournalEpoch(epoch, tuple(entry for (entry,) in pieces), dict(routings))
+
+    def forget(self, upto: int) -> None:
+        """Epochs up to this one were trimmed."""
+        self._epochs = {epoch: held for epoch, held in self._epochs.items() if epoch > upto}
+        self._damaged = {epoch: why for epoch, why in self._damaged.items() if epoch > upto}
+
+    def _missing(self, epoch: int) -> str:
+        why = f": {self._damaged[epoch]}" if epoch in self._damaged else ""
+        there = f"{min(self._epochs)} to {max(self._epochs)}" if self._epochs else "none"
+        return f"store {self._url}: epoch {epoch} is not in the journal{why}; epochs there: {there}; {_REMEDY}"
+
+
+def piece_name(run: int, piece: int, of: int) -> str:
+    """The label of a piece of an epoch: which run wrote it, which one it is, and how many there are."""
+    return f"run-{run}-of-{of}/{piece}"
+
+
+def piece_label(entry: FileEntry) -> str:
+    """The label under which a piece was written, from its path."""
+    match = _PIECE.fullmatch(entry.path.rpartition("/")[2])
+    if match is None:
+        raise Damaged(f"{entry.path} is no piece of the journal")
+    return folder_task(match[1])
+
+
+def write(files: Files, epoch: int, label: str, data: bytes, *, token: int, sync: bool) -> FileEntry:
+    """One piece of an epoch, as an Arrow file with the bytes in its one row; nothing counts until it is committed."""
+    about = {"kind": "journal", "task": label, "epoch": epoch}
+    schema = pa.schema([("block", pa.large_binary())], metadata={METADATA: note_bytes(about)})
+    encoded = encode_batch(pa.RecordBatch.from_arrays([pa.array([data], pa.large_binary())], schema=schema))
     proof = checksum(encoded)
-    path = f"{FOLDER}/{epoch:012d}/{task_folder(task)}-{token:010d}-{proof}.arrow"
+    path = f"{_epoch_folder(epoch)}/{task_folder(label)}-{token:010d}-{proof}.arrow"
     files.put(path, encoded, sync)
-    return FileEntry(path, encoded.size, proof, rows, "", epoch)
+    return FileEntry(path, encoded.size, proof, 0, "", epoch)
+
+
+def read(files: Files, entry: FileEntry, label: str | None = None) -> bytes:
+    """The bytes of a piece, or Damaged. The entry is all that is needed; a ``label`` is compared with the file's."""
+    try:
+        batch, note = decode_batch(read_checked(files, entry))
+        data = batch.column("block")[0].as_py()
+    except (Unreadable, KeyError, IndexError) as error:
+        raise Damaged(f"{entry.path}: {error}") from error
+    if (note.get("task"), note.get("epoch")) != (label or piece_label(entry), entry.epoch):
+        raise Damaged(f"{entry.path} is of {note.get('task')} at epoch {note.get('epoch')}: files were swapped")
+    return bytes(data)
 
 
 def commit(
     files: Files, epoch: int, entries: Mapping[str, FileEntry], *, token: int, sync: bool, extra: Mapping[str, Any]
 ) -> None:
-    tasks = {str(task): entry.to_json() for task, entry in entries.items()}
-    content = {"epoch": epoch, "token": token, "tasks": tasks, "extra": dict(extra)}
+    pieces = {label: entry.to_json() for label, entry in entries.items()}
+    content = {"epoch": epoch, "token": token, "tasks": pieces, "extra": dict(extra)}
     files.put(f"{COMMITS}/{epoch:012d}-{token:010d}.json", document("journal", content), sync)
 
 
@@ -64,10 +215,10 @@ def commit_facts(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def block_token(name: str) -> int:
-    """The token in a block's name; 0 for a file that is none."""
-    match = _BLOCK.fullmatch(name)
-    return int(match[1]) if match else 0
+def piece_token(name: str) -> int:
+    """The token in a piece's name; 0 for a file that is none."""
+    match = _PIECE.fullmatch(name)
+    return int(match[2]) if match else 0
 
 
 def commit_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> dict[int, str]:
@@ -84,41 +235,21 @@ def commit_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> 
 
 
 def read_commit(files: Files, name: str) -> tuple[dict[str, FileEntry], dict[str, Any]]:
-    """The entries and the extra of a committed epoch, or Damaged."""
+    """The pieces and the extra of a committed epoch, or Damaged."""
     body = read_document(files, "journal", name)
     if f"{COMMITS}/{body['epoch']:012d}-{body['token']:010d}.json" != name:
         raise Damaged(f"{name} is of epoch {body['epoch']}: files were swapped")
-    return {task: FileEntry.from_json(entry) for task, entry in body["tasks"].items()}, body["extra"]
+    return {label: FileEntry.from_json(entry) for label, entry in body["tasks"].items()}, body["extra"]
 
 
-def read(files: Files, entry: FileEntry, task: str) -> Block | list[Block]:
-    """What was written, in the form it was given."""
-    try:
-        batch, note = decode_batch(read_checked(files, entry))
-    except Unreadable as error:
-        raise Damaged(f"{entry.path}: {error}") from error
-    if (note.get("task"), note.get("epoch")) != (str(task), entry.epoch):
-        raise Damaged(f"{entry.path} is of {note.get('task')} at epoch {note.get('epoch')}: files were swapped")
-    blocks: list[Block]
-    if note["form"] == "table":
-        metadata = {k: v for k, v in (batch.schema.metadata or {}).items() if k != METADATA}
-        blocks = [pa.Table.from_batches([batch]).replace_schema_metadata(metadata or None)]
-        return blocks[0]
-    rows = zip(batch.column("block").to_pylist(), batch.column("table").to_pylist(), strict=True)
-    blocks = [pa.ipc.open_stream(data).read_all() if table else data for data, table in rows]
-    return blocks[0] if note["form"] == "bytes" else blocks
+def _committed(files: Files, epoch: int, name: str) -> JournalEpoch:
+    entries, extra = read_commit(files, name)
+    order = sorted(entries, key=lambda label: int(label.rpartition("/")[2]))
+    if len(order) != extra.get("pieces", len(order)):
+        raise Damaged(f"{name} names {len(order)} pieces of {extra['pieces']}")
+    routings = {operator: Routing.from_json(each) for operator, each in extra.get("routings", {}).items()}
+    return JournalEpoch(epoch, tuple(entries[label] for label in order), routings)
 
 
-def entry_of(entries: Mapping[str, FileEntry], epoch: int, task: str) -> FileEntry:
-    try:
-        return entries[str(task)]
-    except KeyError:
-        have = ", ".join(entries) or "none"
-        raise Unrecoverable(f"journal: epoch {epoch} has nothing of task {task}, only of {have}") from None
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+def _epoch_folder(epoch: int) -> str:
+    return f"{FOLDER}/{epoch:012d}"

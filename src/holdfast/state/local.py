@@ -1,7 +1,8 @@
-"""A node's own copies of task states: snapshots and changelogs as Arrow files in a local directory.
+"""A node's own copies of task states: snapshots and changelogs as Arrow files in a folder of the node.
 
 Any worker process of the node gets a version by mapping files, or by applying the changes it lacks to an older version
-it holds. A file's checksum is in its name; one that does not match is taken for missing, never for state.
+it holds. A file's checksum is in its name; one that does not match is taken for missing, never for state. So is the
+number of the run that made it: where several runs made the same step, the last of them counts.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.state.change import Change
-from holdfast.state.files import LocalFiles
+from holdfast.state.files import Files, LocalFiles, Unusable, link_between
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import folder_task, table_label, task_folder
-from holdfast.state.run import Run, overlay_all
+from holdfast.state.run import SortedRun, overlay_all
 from holdfast.state.schema import StateSchema
 from holdfast.state.table import StateTable
 from holdfast.state.task import TaskState
 
-_NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
+_NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
 _FOLD_RATIO = 2
 FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
@@ -37,7 +38,7 @@ MANY_STEPS = 64
 """Up to so many steps, a changelog that is a quarter of its snapshot is left alone: it will soon be one with it."""
 
 
-class Missing(HoldfastError):
+class VersionMissing(HoldfastError):
     """This node does not have that version of that task (whole); restore it from elsewhere."""
 
 
@@ -45,52 +46,57 @@ class Missing(HoldfastError):
 class _Part:
     """One file: a table's rows at ``epoch`` (``since`` None), or its changes in (since, epoch]."""
 
-    path: Path
+    path: str
     epoch: int
     since: int | None
     number: int
     count: int
+    run: int
     checksum: int
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """All files of one version or change."""
+    """All files of one version or change, as a run made it."""
 
     epoch: int
     since: int | None
+    run: int
     parts: tuple[_Part, ...]
-
-    @property
-    def nbytes(self) -> int:
-        total = 0
-        for part in self.parts:
-            with contextlib.suppress(FileNotFoundError):
-                total += part.path.stat().st_size
-        return total
 
 
 class LocalState:
-    """Task states of one node. Several processes may use one directory at once."""
+    """Task states of one node. Several processes may use one folder at once."""
 
-    def __init__(self, directory: str | os.PathLike[str], sync: bool = False) -> None:
-        self.directory = Path(directory)
-        self._files = LocalFiles(self.directory)
+    def __init__(self, files: Files | str | os.PathLike[str], sync: bool = False) -> None:
+        self.files: Files = LocalFiles(Path(files)) if isinstance(files, str | os.PathLike) else files
         self._sync = sync
 
-    def save(self, task: str, epoch: int, changes: Mapping[str, Change], since: int | None = None) -> int:
+    def save(self, task: str, epoch: int, changes: Mapping[str, Change], since: int | None = None, run: int = 0) -> int:
         """Keep the changes that lead from version ``since`` (epoch - 1 by default) to ``epoch``; bytes written.
 
-        Tables that did not change get no file.
+        Tables that did not change get no file. ``run``: who made it; of several the highest counts.
         """
         base = epoch - 1 if since is None else since
         runs = {name: _run_of(change) for name, change in changes.items()}
-        return self._write(task, epoch, base, {name: run for name, run in runs.items() if len(run[1])})
+        return self._write(task, epoch, base, run, {name: each for name, each in runs.items() if len(each[1])})
 
-    def restore(self, task: str, state: TaskState) -> int:
+    def restore(self, task: str, state: TaskState, run: int = 0) -> int:
         """Keep a whole version: the first one of a task, or one from the durable store or a peer; bytes written."""
-        return self._write(task, state.epoch, None, {name: (t.schema, t.flat()) for name, t in state.tables.items()})
+        tables = {name: (table.schema, table.flat()) for name, table in state.tables.items()}
+        return self._write(task, state.epoch, None, run, tables)
+
+    def link(self, task: str, other: LocalState) -> None:
+        """Give another branch of the node all there is of a task, without copying it: how a fork begins."""
+        folder = task_folder(task)
+        linked: set[str] = set()
+        # Another process may fold the files under our hands: as long as there is something new to see, look again.
+        while new := [name for name in self.files.list(folder) if name not in linked]:
+            for name in new:
+                with contextlib.suppress(FileNotFoundError):
+                    link_between(self.files, f"{folder}/{name}", other.files, f"{folder}/{name}")
+            linked.update(new)
 
     def load(self, task: str, epoch: int, cached: TaskState | None = None) -> TaskState:
         """Version ``epoch``, from files alone or from ``cached``, an older version, and the changes it lacks."""
@@ -107,7 +113,9 @@ class LocalState:
                 if state is not None and (state := self._climb(steps, state, epoch)) is not None:
                     return state
         have = ", ".join(str(e) for e in sorted({step.epoch for step in steps})[-5:])
-        raise Missing(f"task {task}: version {epoch} is not whole in {self.directory}; epochs there: {have or 'none'}")
+        raise VersionMissing(
+            f"task {task}: version {epoch} is not whole in {self.files.url}; epochs there: {have or 'none'}"
+        )
 
     def changes(self, task: str, since: int, epoch: int) -> dict[str, Change]:
         """What changed in (since, epoch], one change a table: what an incremental checkpoint writes.
@@ -116,16 +124,17 @@ class LocalState:
         the values they have.
         """
         steps = [step for step in self._steps(task) if step.since is not None and step.epoch > since]
-        found: list[dict[str, tuple[StateSchema, Run]]] = []
+        found: list[dict[str, tuple[StateSchema, SortedRun]]] = []
         at = epoch
         while at > since:
-            for step in sorted((s for s in steps if s.epoch == at), key=lambda s: -(s.since or 0)):
+            for step in sorted((s for s in steps if s.epoch == at), key=lambda s: (-s.run, -(s.since or 0))):
                 if (read := self._read(step)) is not None:
                     found.append(read)
                     at = min(at - 1, step.since if step.since is not None else at)
                     break
             else:
-                raise Missing(f"task {task}: the changes of ({since}, {epoch}] are not all whole in {self.directory}")
+                where = self.files.url
+                raise VersionMissing(f"task {task}: the changes of ({since}, {epoch}] are not all whole in {where}")
         total = _overlaid(found[::-1])
         return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
 
@@ -137,32 +146,31 @@ class LocalState:
         Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
         together from files, and the next call finds it.
         """
-        steps = self._steps(task)
+        parts = self._parts(task)
+        steps = _complete(parts)
         whole = [s for s in steps if s.since is None and s.epoch <= before]
         if not whole:
             return
         base = max(whole, key=lambda s: s.epoch)
-        for step in steps:
-            if step.epoch <= base.epoch and step is not base:
-                self._remove(step)
+        self._remove([part for part in parts if part.epoch <= base.epoch and part not in base.parts])
         tail = sorted((s for s in steps if s.since is not None and base.epoch < s.epoch <= before), key=_age)
         if len(tail) < FOLD_STEPS:
             return
-        changed, held = sum(step.nbytes for step in tail), base.nbytes
+        changed, held = sum(self._size(step) for step in tail), self._size(base)
         if changed > OUTWEIGHS * held:
             if newest is None:
                 self._renew(task, base, tail, before)
             elif not any(step.since is None and step.epoch > before for step in steps):
-                self.restore(task, newest)
+                self.restore(task, newest, max(step.run for step in steps))
         elif 4 * changed < held or len(tail) > MANY_STEPS:
             self._fold(task, tail)
 
     def forget(self, task: str) -> None:
         """Everything of one task."""
-        self._files.delete_folder(task_folder(task))
+        self.files.delete_folder(task_folder(task))
 
     def tasks(self) -> list[str]:
-        return [folder_task(name) for name in self._files.list("")]
+        return [folder_task(name) for name in self.files.list("")]
 
     def epochs(self, task: str) -> list[int]:
         """Epochs that files are there for, whole or not."""
@@ -171,7 +179,14 @@ class LocalState:
     def nbytes(self, task: str | None = None) -> int:
         """Bytes on disk, of one task or of all."""
         tasks = self.tasks() if task is None else [task]
-        return sum(step.nbytes for one in tasks for step in self._steps(one))
+        return sum(self._size(step) for one in tasks for step in self._steps(one))
+
+    def _size(self, step: _Step) -> int:
+        total = 0
+        for part in step.parts:
+            with contextlib.suppress(FileNotFoundError):
+                total += self.files.size(part.path)
+        return total
 
     def _renew(self, task: str, base: _Step, tail: list[_Step], epoch: int) -> None:
         """Snapshot and changelog as a new snapshot of ``epoch``, unless something is missing."""
@@ -181,35 +196,42 @@ class LocalState:
             fitting = [s for s in tail if s.since is not None and s.since <= at < s.epoch]
             if not fitting:
                 return
-            chain.append(max(fitting, key=lambda s: s.epoch))
+            chain.append(max(fitting, key=lambda s: (s.epoch, s.run)))
         read = [self._read(step) for step in chain]
         found = [each for each in read if each is not None]
         if len(found) < len(read):
             return
         total = _overlaid(found)
-        self._write(task, epoch, None, {name: (s, run.without_tombstones()) for name, (s, run) in total.items()})
-        for step in (base, *tail):
-            self._remove(step)
+        tables = {name: (schema, each.without_tombstones()) for name, (schema, each) in total.items()}
+        self._write(task, epoch, None, max(step.run for step in chain), tables)
+        self._remove_steps(task, (base, *tail))
 
     def _fold(self, task: str, tail: list[_Step]) -> None:
         """Fold neighbours of like size, newest first, as runs are folded in memory."""
         while len(tail) > 1:
             older, newer = tail[-2], tail[-1]
-            if older.nbytes > _FOLD_RATIO * newer.nbytes or older.epoch != newer.since:
+            if self._size(older) > _FOLD_RATIO * self._size(newer) or older.epoch != newer.since:
                 return
             first, second = self._read(older), self._read(newer)
             if first is None or second is None:
                 return
-            self._write(task, newer.epoch, older.since, _overlaid([first, second]))
-            self._remove(older)
-            self._remove(newer)
+            self._write(task, newer.epoch, older.since, max(older.run, newer.run), _overlaid([first, second]))
+            self._remove_steps(task, (older, newer))
             tail = tail[:-2] + [s for s in self._steps(task) if s.epoch == newer.epoch and s.since == older.since][:1]
 
-    def _remove(self, step: _Step) -> None:
-        for part in step.parts:
-            self._files.delete(str(part.path.relative_to(self.directory)))
+    def _remove_steps(self, task: str, steps: Sequence[_Step]) -> None:
+        """These steps, whoever made them."""
+        gone = {(step.epoch, step.since) for step in steps}
+        self._remove([part for part in self._parts(task) if (part.epoch, part.since) in gone])
 
-    def _write(self, task: str, epoch: int, since: int | None, runs: Mapping[str, tuple[StateSchema, Run]]) -> int:
+    def _remove(self, parts: Sequence[_Part]) -> None:
+        # What earlier runs made goes first: left alone, it would count.
+        for part in sorted(parts, key=lambda part: part.run):
+            self.files.delete(part.path)
+
+    def _write(
+        self, task: str, epoch: int, since: int | None, run: int, runs: Mapping[str, tuple[StateSchema, SortedRun]]
+    ) -> int:
         folder, total = task_folder(task), 0
         # A version without tables is still a version: one file without columns says so.
         named = sorted(runs) or [""]
@@ -217,34 +239,29 @@ class LocalState:
             about = {"kind": "local", "task": str(task), "table": name, "epoch": epoch, "since": since}
             data = encode_run(*runs[name], about) if runs else encode_note(about)
             span = "full" if since is None else str(since)
-            label = f"{epoch}.{span}.{number}of{len(named)}.{zlib.crc32(data):08x}.{table_label(name)}.arrow"
-            self._files.put(f"{folder}/{label}", data, self._sync)
+            label = f"{epoch}.{span}.{number}of{len(named)}.{run}.{zlib.crc32(data):08x}.{table_label(name)}.arrow"
+            self.files.put(f"{folder}/{label}", data, self._sync)
             total += data.size
         return total
 
+    def _parts(self, task: str) -> list[_Part]:
+        """What there is of a task, by name alone."""
+        folder, parts = task_folder(task), []
+        for name in self.files.list(folder):
+            if (match := _NAME.fullmatch(name)) is not None:
+                epoch, span, number, count, run, checksum, table = match.groups()
+                since = None if span == "full" else int(span)
+                numbers = int(number), int(count), int(run), int(checksum, 16)
+                parts.append(_Part(f"{folder}/{name}", int(epoch), since, *numbers, unquote(table)))
+        return parts
+
     def _steps(self, task: str) -> list[_Step]:
-        """Complete sets of files, by name alone."""
-        folder = self.directory / task_folder(task)
-        groups: dict[tuple[int, int | None, int], dict[int, _Part]] = {}
-        for name in self._files.list(task_folder(task)):
-            if (match := _NAME.fullmatch(name)) is None:
-                continue
-            epoch, span, number, count, checksum, table = match.groups()
-            since = None if span == "full" else int(span)
-            part = _Part(folder / name, int(epoch), since, int(number), int(count), int(checksum, 16), unquote(table))
-            group = groups.setdefault((part.epoch, since, part.count), {})
-            if part.number not in group or _written(part) >= _written(group[part.number]):
-                group[part.number] = part
-        return [
-            _Step(epoch, since, tuple(parts[n] for n in sorted(parts)))
-            for (epoch, since, count), parts in groups.items()
-            if len(parts) == count
-        ]
+        return _complete(self._parts(task))
 
     def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
         """From one version up to ``epoch`` through changes; a change may begin before the version, never after it."""
         while state.epoch < epoch:
-            for step in sorted((s for s in steps if s.since is not None), key=lambda s: -s.epoch):
+            for step in sorted((s for s in steps if s.since is not None), key=lambda s: (-s.epoch, -s.run)):
                 fits = step.since is not None and step.since <= state.epoch < step.epoch <= epoch
                 if fits and (read := self._read(step)) is not None:
                     state = _advanced(state, read, step.epoch)
@@ -262,13 +279,12 @@ class LocalState:
             {name: StateTable(s, step.epoch, (run,) if len(run) else (), len(run)) for name, (s, run) in read.items()},
         )
 
-    def _read(self, step: _Step) -> dict[str, tuple[StateSchema, Run]] | None:
+    def _read(self, step: _Step) -> dict[str, tuple[StateSchema, SortedRun]] | None:
         """The runs of a step, mapped; None if any file is torn, altered, swapped or gone."""
         runs = {}
         for part in step.parts:
             try:
-                with pa.memory_map(str(part.path)) as file:
-                    data = file.read_buffer()
+                data = self.files.map(part.path)
                 if zlib.crc32(data) != part.checksum:
                     return None
                 if part.table:
@@ -276,35 +292,42 @@ class LocalState:
                     if (note["epoch"], note["since"], note["table"]) != (part.epoch, part.since, part.table):
                         return None
                     runs[part.table] = schema, run
-            except (OSError, Unreadable, pa.ArrowException, KeyError):
+            except (OSError, Unusable, Unreadable, pa.ArrowException, KeyError):
                 return None
         return runs
 
 
-def _run_of(change: Change) -> tuple[StateSchema, Run]:
+def _complete(parts: Sequence[_Part]) -> list[_Step]:
+    """Of each version and change the complete set of files of the highest run."""
+    sets: dict[tuple[int, int | None], dict[tuple[int, int], dict[int, _Part]]] = {}
+    for part in parts:
+        made = sets.setdefault((part.epoch, part.since), {})
+        made.setdefault((part.run, part.count), {})[part.number] = part
+    steps = []
+    for (epoch, since), made in sets.items():
+        if whole := [key for key, numbered in made.items() if len(numbered) == key[1]]:
+            run, count = max(whole)
+            steps.append(_Step(epoch, since, run, tuple(made[run, count][number] for number in range(count))))
+    return steps
+
+
+def _run_of(change: Change) -> tuple[StateSchema, SortedRun]:
     schema = change.schema
     return schema, change.run(schema)
 
 
-def _advanced(state: TaskState, runs: Mapping[str, tuple[StateSchema, Run]], epoch: int) -> TaskState:
+def _advanced(state: TaskState, runs: Mapping[str, tuple[StateSchema, SortedRun]], epoch: int) -> TaskState:
     return state.apply_stored({name: Change.of_run(schema, run) for name, (schema, run) in runs.items()}, epoch)
 
 
-def _overlaid(steps: Sequence[Mapping[str, tuple[StateSchema, Run]]]) -> dict[str, tuple[StateSchema, Run]]:
+def _overlaid(steps: Sequence[Mapping[str, tuple[StateSchema, SortedRun]]]) -> dict[str, tuple[StateSchema, SortedRun]]:
     """The runs of successive steps, oldest first, as one of each table, under the schema it has last."""
-    merged: dict[str, tuple[StateSchema, Run]] = {}
+    merged: dict[str, tuple[StateSchema, SortedRun]] = {}
     for name in dict.fromkeys(name for step in steps for name in step):
         runs = [step[name] for step in steps if name in step]
         schema = runs[-1][0]
         merged[name] = schema, overlay_all([run.evolved(schema.arrow) for _, run in runs])
     return merged
-
-
-def _written(part: _Part) -> int:
-    try:
-        return part.path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return -1
 
 
 def _age(step: _Step) -> tuple[int, int]:

@@ -1,22 +1,60 @@
-"""Outputs: each sink task's epoch once, under its own name, as Parquet that any tool reads."""
+"""Outputs: each sink task's epoch once, under its own name, as Parquet that any tool reads.
+
+A run may be broken off, so what it made waits under ``output/staged``. Placing gives it its name, after its checksum
+was put down; from then on it is what everybody reads, for ever.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Invalid
-from holdfast.state.entries import checksum
+from holdfast.state.entries import Damaged, checksum
 from holdfast.state.files import Files
 from holdfast.state.names import folder_task, task_folder
 
 Kind = Literal["final", "tentative"]
 KINDS: tuple[Kind, ...] = ("final", "tentative")
+STAGED = "output/staged"
+OWN = ("epoch", "task", "fidelity")
+"""Columns that Holdfast adds."""
 _NAME = re.compile(r"(-?\d+)-(.+-\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOutput:
+    """A sink task's rows of an epoch, written but not yet what anybody reads."""
+
+    epoch: int
+    task: str
+    kind: Kind
+    path: str
+    bytes: int
+    checksum: str
+    rows: int
+    fidelity: float = 1.0
+
+    @property
+    def target(self) -> str:
+        """The name under which everybody will read it."""
+        return output_name(self.kind, self.epoch, self.task)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> StagedOutput:
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise Invalid(f"staged output: {error}") from error
 
 
 def folder(kind: Kind) -> str:
@@ -29,60 +67,163 @@ def output_name(kind: Kind, epoch: int, task: str) -> str:
     return f"{folder(kind)}/{epoch:012d}-{task_folder(task)}.parquet"
 
 
-def write(
-    files: Files, kind: Kind, epoch: int, task: str, table: pa.Table, *, fidelity: float | None, sync: bool
-) -> bool:
-    """Put the rows in place unless they are there already, whole; whether anything was written."""
-    if (kind == "tentative") != (fidelity is not None):
-        raise Invalid(f"output: tentative rows have a fidelity and final ones have none, got {kind} with {fidelity}")
-    if fidelity is not None and not (math.isfinite(fidelity) and 0.0 <= fidelity <= 1.0):
-        raise Invalid(f"output: fidelity must be between 0 and 1, got {fidelity}")
-    own = ["epoch", "task"] if fidelity is None else ["epoch", "task", "fidelity"]
-    if clash := [name for name in own if name in table.schema.names]:
-        raise Invalid(f"output of {task}: column {clash[0]!r} is Holdfast's own, give yours another name")
-    rows = len(table)
-    columns = [pa.array([epoch], pa.int64()), pa.array([str(task)], pa.string())]
-    if fidelity is not None:
-        columns.append(pa.array([fidelity], pa.float64()))
-    full = [*(pa.repeat(column[0], rows) for column in columns), *table.columns]
-    name = output_name(kind, epoch, task)
-    if is_whole(files, name):
-        return False
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(full, names=[*own, *table.schema.names]), sink)
-    data = sink.getvalue()
-    prove(files, kind, epoch, task, data, sync=sync)
-    try:
-        files.create(name, data, sync)
-    except FileExistsError:
-        if is_whole(files, name):
-            return False
-        files.put(name, data, sync)
-    return True
-
-
-def prove(files: Files, kind: Kind, epoch: int, task: str, data: pa.Buffer, *, sync: bool) -> None:
-    """Put down the checksum of an output, under a name of its own, before the output itself gets its name."""
-    files.put(f"{sums_folder(kind)}/{epoch:012d}-{task_folder(task)}-{checksum(data)}", b"", sync)
-
-
 def sums_folder(kind: Kind) -> str:
     """Where empty files have the checksums of outputs in their names."""
     return f"output/sums/{kind}"
 
 
-def is_whole(files: Files, name: str) -> bool:
-    """Whether a Parquet file is there and can be read: a machine's crash can leave a name without its bytes."""
+def stage(
+    files: Files, label: str, kind: Kind, epoch: int, task: str, table: pa.Table, fidelity: float, sync: bool
+) -> StagedOutput:
+    """Write a sink task's rows of an epoch where they wait. ``label``: the writer and the run that made them.
+
+    ``sync``: the bytes outlive a machine's crash; the name need not, until they are placed.
+    """
+    if not (math.isfinite(fidelity) and 0.0 <= fidelity <= 1.0):
+        raise Invalid(f"output of {task}: fidelity must be between 0 and 1, got {fidelity}")
+    if clash := [name for name in OWN if name in table.schema.names]:
+        raise Invalid(f"output of {task}: column {clash[0]!r} is Holdfast's own, give yours another name")
+    name = output_name(kind, epoch, task).rpartition("/")[2]
+    own = {"epoch": pa.scalar(epoch, pa.int64()), "task": pa.scalar(str(task), pa.string())}
+    if kind == "tentative":
+        own["fidelity"] = pa.scalar(fidelity, pa.float64())
+    columns = [*(pa.repeat(value, len(table)) for value in own.values()), *table.columns]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, names=[*own, *table.schema.names]), sink)
+    data = sink.getvalue()
+    path = f"{STAGED}/{label}-{kind}-{name}"
+    files.put(path, data, "data" if sync else False)
+    proof, exact = checksum(data), 1.0 if kind == "final" else fidelity
+    return StagedOutput(epoch, str(task), kind, path, data.size, proof, len(table), exact)
+
+
+def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool]:
+    """Give staged rows their names; for each whether this call did it (False: it was there before, whole).
+
+    May be repeated after any failure, and says then of what the failed call has placed that it was there: whoever must
+    hear of every output asks the cursor. ``sync``: done is durable, also what was there before.
+    """
+    there: dict[str, str] = {}
+    new = []
+    for one in staged:
+        found = there.get(one.target) or _there(files, one)
+        if found is None and not _is_waiting(files, one):
+            raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either")
+        new.append(found is None)
+        there[one.target] = found or one.checksum
+    # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
+    for one, durable in _last_of_each_kind(staged, sync):
+        files.put(_sum_name(one.kind, one.target, there[one.target]), b"", durable)
+    for is_new, (one, durable) in zip(new, _last_of_each_kind(staged, sync), strict=True):
+        if not is_new:
+            files.delete(one.path)
+        if is_new or durable:
+            files.move(one.path, one.target, durable)
+    return new
+
+
+def clear_staged(files: Files, keep: Callable[[str], bool] = lambda _: False) -> int:
+    """Delete what was staged and never placed, but for paths to ``keep``; how many files went."""
+    gone = [path for name in files.list(STAGED) if not keep(path := f"{STAGED}/{name}")]
+    for path in gone:
+        files.delete(path)
+    return len(gone)
+
+
+def verify(files: Files, after: int) -> list[str]:
+    """Delete final outputs of epochs later than ``after`` that are not whole, so that replay makes them again.
+
+    The paths deleted. Those without a checksum, from before there were any, are whole if they can be read.
+    """
+    gone = []
+    proofs = sums(files, "final")
+    for (epoch, _), path in written(files, "final").items():
+        if epoch > after and problem(files.read(path), proofs.get(path)) is not None:
+            files.delete(path)
+            gone.append(path)
+    return gone
+
+
+def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
+    """The rows of an output, with Holdfast's own columns; Damaged, naming the file, if it is not whole."""
+    path = output_name(kind, epoch, task)
     try:
-        if files.size(name) == 0:
-            return False
-        pq.read_metadata(pa.BufferReader(files.read(name)))
-    except (FileNotFoundError, pa.ArrowException, OSError):
+        data = files.map(path)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    # Its own checksum by name: a listing of all of them only where that one is not there.
+    if not _is_proved(files, kind, path, checksum(data)) and (wrong := problem(data, sums(files, kind).get(path))):
+        raise Damaged(f"{path} {wrong}")
+    try:
+        return pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+
+
+def written(files: Files, kind: Kind) -> dict[tuple[int, str], str]:
+    """The output files of a kind by epoch and task, in that order."""
+    found = ((_NAME.fullmatch(name), name) for name in files.list(folder(kind)))
+    paths = {(int(match[1]), folder_task(match[2])): f"{folder(kind)}/{name}" for match, name in found if match}
+    return dict(sorted(paths.items()))
+
+
+def sums(files: Files, kind: Kind) -> dict[str, set[str]]:
+    """For each output of a kind the checksums put down; several, if what was staged first was never placed."""
+    proofs: dict[str, set[str]] = {}
+    for name in files.list(sums_folder(kind)):
+        label, _, proof = name.rpartition("-")
+        proofs.setdefault(f"{folder(kind)}/{label}.parquet", set()).add(proof)
+    return proofs
+
+
+def problem(data: pa.Buffer, proofs: set[str] | None) -> str | None:
+    """What is wrong with the bytes of an output; None if nothing is."""
+    if proofs is not None and checksum(data) not in proofs:
+        return "is torn or was altered: its checksum is not the one that was put down"
+    if proofs is not None:
+        return None
+    try:
+        pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        return f"cannot be read: {error}"
+    return None
+
+
+def _is_waiting(files: Files, one: StagedOutput) -> bool:
+    try:
+        return files.size(one.path) == one.bytes
+    except FileNotFoundError:
+        return False
+
+
+def _there(files: Files, one: StagedOutput) -> str | None:
+    """The checksum of what has the target's name already; None if nothing has, or nothing whole."""
+    try:
+        if files.size(one.target) == 0:
+            return None
+        data = files.map(one.target)
+    except FileNotFoundError:
+        return None
+    proof = checksum(data)
+    if proof == one.checksum or _is_proved(files, one.kind, one.target, proof):
+        return proof
+    return proof if problem(data, sums(files, one.kind).get(one.target)) is None else None
+
+
+def _last_of_each_kind(staged: Sequence[StagedOutput], sync: bool) -> Iterator[tuple[StagedOutput, bool]]:
+    """Each output, and whether its name is to be synced: the last in a folder makes all names there durable."""
+    last = {one.kind: number for number, one in enumerate(staged)}
+    for number, one in enumerate(staged):
+        yield one, sync and number == last[one.kind]
+
+
+def _is_proved(files: Files, kind: Kind, path: str, proof: str) -> bool:
+    try:
+        files.size(_sum_name(kind, path, proof))
+    except FileNotFoundError:
         return False
     return True
 
 
-def written(files: Files, kind: Kind) -> list[tuple[int, str]]:
-    """(epoch, task) of every output of a kind."""
-    found = (_NAME.fullmatch(name) for name in files.list(folder(kind)))
-    return sorted((int(match[1]), folder_task(match[2])) for match in found if match)
+def _sum_name(kind: Kind, path: str, proof: str) -> str:
+    return f"{sums_folder(kind)}/{path.rpartition('/')[2].removesuffix('.parquet')}-{proof}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -121,6 +122,17 @@ class Routing:
     def even(cls, n: int) -> Routing:
         """Version 0: n tasks with equal shares, task i owning the i-th."""
         return cls(0, KeyRange.even(n), tuple(range(n)))
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def weighted(weights: tuple[float, ...]) -> Routing:
+        """Shares of the ring in proportion to the weights, one for each task; a task without weight owns nothing."""
+        if len(set(weights)) == 1:
+            return Routing.even(len(weights))
+        ends = np.round(np.cumsum(weights) / sum(weights) * RING).astype(np.int64).tolist()
+        edges = enumerate(pairwise([0, *ends]))
+        owned = [(KeyRange(lo, hi), owner) for owner, (lo, hi) in edges if hi > lo]
+        return Routing(1, tuple(part for part, _ in owned), tuple(owner for _, owner in owned))
 
     def route(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
         """The owner of each ring position."""

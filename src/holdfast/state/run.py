@@ -44,7 +44,7 @@ class Keys:
         return equal
 
 
-class Run:
+class SortedRun:
     """Rows sorted by hash. ``alive`` is None when no row is a tombstone.
 
     Two runs share one array of hashes only if they have the same keys, row by row.
@@ -69,8 +69,8 @@ class Run:
 
     @classmethod
     def sorted(
-        cls, rows: pa.RecordBatch, keys: int, alive: NDArray[np.bool_] | None = None, like: Run | None = None
-    ) -> Run:
+        cls, rows: pa.RecordBatch, keys: int, alive: NDArray[np.bool_] | None = None, like: SortedRun | None = None
+    ) -> SortedRun:
         """A run of these rows in any order; of several rows with one key the last one counts.
 
         ``like`` is a run that may hold most of the same keys: looking keys up in it is cheaper than sorting them.
@@ -172,18 +172,18 @@ class Run:
         at[behind] = np.searchsorted(mine, hashes[behind])
         return at
 
-    def select(self, chosen: NDArray[np.bool_] | Positions) -> Run:
+    def select(self, chosen: NDArray[np.bool_] | Positions) -> SortedRun:
         """The chosen rows (a mask, or increasing positions)."""
         places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         alive = None if self.alive is None else self.alive[places]
         if alive is not None and alive.all():
             alive = None
-        return Run(self.rows.take(pa.array(places)), self.hashes[places], self.key_count, alive)
+        return SortedRun(self.rows.take(pa.array(places)), self.hashes[places], self.key_count, alive)
 
-    def without_tombstones(self) -> Run:
+    def without_tombstones(self) -> SortedRun:
         return self if self.alive is None else self.select(self.alive)
 
-    def slice(self, part: KeyRange) -> Run:
+    def slice(self, part: KeyRange) -> SortedRun:
         """The rows within a key range, without a copy."""
         start = int(np.searchsorted(self.hashes, np.uint64(part.lo << 32)))
         stop = len(self) if part.hi == RING else int(np.searchsorted(self.hashes, np.uint64(part.hi << 32)))
@@ -193,9 +193,9 @@ class Run:
         if alive is not None and alive.all():
             alive = None
         rows = self.rows.slice(start, stop - start)
-        return Run(rows, self.hashes[start:stop], self.key_count, alive, self.spilled)
+        return SortedRun(rows, self.hashes[start:stop], self.key_count, alive, self.spilled)
 
-    def evolved(self, schema: pa.Schema) -> Run:
+    def evolved(self, schema: pa.Schema) -> SortedRun:
         """The same rows with the columns of ``schema``: null where this run has none."""
         if self.rows.schema.equals(schema):
             return self
@@ -204,10 +204,10 @@ class Run:
             self.rows.column(field.name) if field.name in have else pa.nulls(len(self), field.type) for field in schema
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-        return Run(rows, self.hashes, self.key_count, self.alive, self.spilled)
+        return SortedRun(rows, self.hashes, self.key_count, self.alive, self.spilled)
 
 
-def overlay(older: Run, newer: Run) -> Run:
+def overlay(older: SortedRun, newer: SortedRun) -> SortedRun:
     """Both runs as one, the newer rows winning; tombstones stay. Linear in the rows of both."""
     if not len(older):
         return newer
@@ -219,9 +219,9 @@ def overlay(older: Run, newer: Run) -> Run:
     return interleave([older if keep.all() else older.select(keep), newer])
 
 
-def overlay_all(runs: Sequence[Run]) -> Run:
+def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
     """Several runs of one schema as one, later ones winning; tombstones stay. One sort for all, if memory allows."""
-    parts: list[Run] = []
+    parts: list[SortedRun] = []
     for run in reversed(runs):
         # One whose keys are those of the next newer run is hidden by it.
         if len(run) and not (parts and _same_key_set(run, parts[-1])):
@@ -236,7 +236,7 @@ def overlay_all(runs: Sequence[Run]) -> Run:
     return both.select(_last_of_each(both.keys, np.arange(len(both)), twins))
 
 
-def interleave(runs: Iterable[Run]) -> Run:
+def interleave(runs: Iterable[SortedRun]) -> SortedRun:
     """All rows of these runs by hash, those of earlier runs first: one run if they have no key in common.
 
     Linear when their hashes are already nearly in order.
@@ -254,10 +254,10 @@ def interleave(runs: Iterable[Run]) -> Run:
     if any(run.alive is not None for run in parts):
         alive = np.concatenate([np.ones(len(run), np.bool_) if run.alive is None else run.alive for run in parts])
         alive = alive[order]
-    return Run(rows.take(pa.array(order)), hashes[order], parts[0].key_count, alive)
+    return SortedRun(rows.take(pa.array(order)), hashes[order], parts[0].key_count, alive)
 
 
-def canonical(run: Run) -> Run:
+def canonical(run: SortedRun) -> SortedRun:
     """The run in the one order that its rows alone decide: by hash, and by key where different keys share a hash."""
     twins = np.flatnonzero(run.hashes[1:] == run.hashes[:-1])
     if not len(twins):
@@ -267,10 +267,10 @@ def canonical(run: Run) -> Run:
         names = [repr([column[row].as_py() for column in run.keys.columns]) for row in range(start, stop)]
         order[start:stop] = start + np.array(sorted(range(stop - start), key=names.__getitem__))
     alive = None if run.alive is None else run.alive[order]
-    return Run(run.rows.take(pa.array(order)), run.hashes, run.key_count, alive)
+    return SortedRun(run.rows.take(pa.array(order)), run.hashes, run.key_count, alive)
 
 
-def _same_key_set(older: Run, newer: Run) -> bool:
+def _same_key_set(older: SortedRun, newer: SortedRun) -> bool:
     """True only if both runs hold the same keys, row by row (the case of an epoch that changes every key)."""
     if len(older) != len(newer):
         return False

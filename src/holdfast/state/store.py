@@ -7,28 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal, output, shapes
+from holdfast.state import fence, journal, shapes
 from holdfast.state.change import Change
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import Damaged, FileEntry, read_checked, read_document
-from holdfast.state.files import open_files
-from holdfast.state.journal import Block
-from holdfast.state.output import Kind
+from holdfast.state.entries import HEADER, Damaged, FileEntry, read_document
+from holdfast.state.fence import Identity
+from holdfast.state.files import Files, open_files
 from holdfast.state.ranges import KeyRange
 from holdfast.state.task import TaskState
 
 if TYPE_CHECKING:
     from holdfast.state.writer import Writer
-
-HEADER = "holdfast-store.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +32,35 @@ class Sync:
     """What is forced to the platter before it counts. Without, it survives a process's crash but not a machine's."""
 
     checkpoints: bool = True
-    journal: bool = False
-    outputs: bool = False
+    journal: bool = True
+    outputs: bool = True
 
 
 class Store:
-    """A store at a local path or any fsspec URL. Cheap to make; holds no open files."""
+    """A store at a local path, any fsspec URL, or in files that are given. Cheap to make; holds no open files.
+
+    ``identity``: who claims it when a writer is asked for; this process if not given.
+    """
 
     def __init__(
         self,
-        url: str | os.PathLike[str],
+        files: Files | str | os.PathLike[str],
         sync: Sync | None = None,
         clock: Callable[[], float] = fence.wall_clock,
+        identity: Identity | None = None,
     ) -> None:
-        self.files = open_files(url)
+        self.files: Files = open_files(files) if isinstance(files, str | os.PathLike) else files
         self.url = self.files.url
         self.sync = sync or Sync()
         self.clock = clock
+        self.identity = identity
 
     def writer(
         self, owner: str, *, lease: float = 30.0, force: bool = False, keep: int = 3, fold_at: int = 16
     ) -> Writer:
         """Take the fence: Held if another writer is alive, unless ``force``. ``keep``: checkpoints retained.
 
-        ``fold_at``: a task whose chain has more steps than this is compacted in the background; 0 for never.
+        ``fold_at``: with a chain of more steps than this a writer ``needs_folding``; 0 for never.
         """
         from holdfast.state.writer import Writer
 
@@ -67,14 +68,36 @@ class Store:
 
     def exists(self) -> bool:
         """Whether there is a store here at all."""
-        return HEADER in self.files.list("") or bool(self.files.list(checkpoints.FOLDER))
+        try:
+            return self.files.size(HEADER) >= 0  # asked for by name: a listing may come late
+        except FileNotFoundError:
+            return bool(self.files.list(checkpoints.FOLDER))
 
     def require(self) -> None:
         if not self.exists():
             raise Invalid(f"{self.url}: no Holdfast store here ({HEADER} is missing)")
-        # Nothing but the layout version is in the header, and every other document has that too; verify reports damage.
+        # The layout version is in every other document too; the next writer makes a header that is damaged anew.
         with contextlib.suppress(Damaged):
             read_document(self.files, "store", HEADER)
+
+    def marker(self) -> str:
+        """The store's id: the same wherever the same store is seen. Damaged if its header is not whole."""
+        return str(read_document(self.files, "store", HEADER)["id"])
+
+    def check_marker(self, expected: str) -> None:
+        """Invalid if this process does not see the store that has this id: another folder, or another machine's."""
+        try:
+            seen = self.marker()
+        except Damaged as error:
+            found = str(error)
+        else:
+            if seen == expected:
+                return
+            found = f"the store there has id {seen}"
+        raise Invalid(
+            f"store {self.url}: host {socket.gethostname()} does not see the store of this job ({expected}): {found}; "
+            "give a path or URL under which every node finds the same store"
+        )
 
     def write_task(
         self,
@@ -113,13 +136,17 @@ class Store:
         tail = f"; damaged: {'; '.join(damaged)}" if damaged else ""
         raise Unrecoverable(f"store {self.url}: no checkpoint of epoch {epoch}, there is {have}{tail}")
 
-    def latest(self) -> Checkpoint | None:
+    def latest(self, usable: Callable[[int], bool] | None = None) -> Checkpoint | None:
         """The newest checkpoint of which every file is whole; None if none was ever committed.
 
-        Unrecoverable, with what was tried, if there are some and all are damaged. Reads all files of the answer.
+        ``usable``: whether one of this epoch would be of use, such as ``Journal.reaches``.
+        Unrecoverable, with what was tried, if there are some and none will do. Reads all files of the answer.
         """
         whole, tried = self._checkpoints()
         for found in reversed(whole):
+            if usable is not None and not usable(found.epoch):
+                tried.append(f"checkpoint {found.epoch}: what came after it cannot be replayed")
+                continue
             problems = self.problems(found)
             if not problems:
                 return found
@@ -168,36 +195,14 @@ class Store:
         """Who owns which keys, as the newest writer put it down; None if nobody ever did."""
         return shapes.read(self.files)
 
-    def journal_write(self, epoch: int, task: str, blocks: Block | Sequence[Block], *, token: int) -> FileEntry:
-        """A source task's share of an epoch; counts once the writer commits the epoch. For any process."""
-        return journal.write(self.files, epoch, task, blocks, token=token, sync=self.sync.journal)
+    def journal_write(self, epoch: int, label: str, data: bytes, *, token: int) -> FileEntry:
+        """A piece of an epoch; counts once the writer commits the epoch. For any process."""
+        return journal.write(self.files, epoch, label, data, token=token, sync=self.sync.journal)
 
     def journal_epochs(self) -> list[int]:
         """Committed epochs, in order."""
-        return list(self._journal())
-
-    def journal_tasks(self, epoch: int) -> list[str]:
-        return list(self._journal_commit(epoch)[0])
-
-    def journal_extra(self, epoch: int) -> dict[str, Any]:
-        return self._journal_commit(epoch)[1]
-
-    def journal_read(self, epoch: int, task: str) -> Block | list[Block]:
-        """What was written for a source task, as it was given; Unrecoverable if it is not there or not whole."""
-        entries, _ = self._journal_commit(epoch)
-        return journal.read(self.files, journal.entry_of(entries, epoch, task), task)
-
-    def write_output(self, kind: Kind, epoch: int, task: str, table: pa.Table, fidelity: float | None = None) -> bool:
-        """A sink task's epoch, once; False if it was there already."""
-        return output.write(self.files, kind, epoch, task, table, fidelity=fidelity, sync=self.sync.outputs)
-
-    def outputs(self, kind: Kind) -> list[tuple[int, str]]:
-        """(epoch, task) of every output of a kind."""
-        return output.written(self.files, kind)
-
-    def check_file(self, entry: FileEntry) -> None:
-        """Damaged if the file is not as ``entry`` says."""
-        read_checked(self.files, entry)
+        newest, found = fence.inherited(self.files)
+        return list(journal.commit_names(self.files, found, newest))
 
     def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         newest, found = fence.inherited(self.files)
@@ -208,14 +213,3 @@ class Store:
             except Damaged as error:
                 damaged.append(str(error))
         return whole, damaged
-
-    def _journal(self) -> dict[int, str]:
-        newest, found = fence.inherited(self.files)
-        return journal.commit_names(self.files, found, newest)
-
-    def _journal_commit(self, epoch: int) -> tuple[dict[str, FileEntry], dict[str, Any]]:
-        commits = self._journal()
-        if epoch not in commits:
-            have = f"{min(commits)} to {max(commits)}" if commits else "none"
-            raise Unrecoverable(f"store {self.url}: epoch {epoch} is not in the journal, epochs there: {have}")
-        return journal.read_commit(self.files, commits[epoch])

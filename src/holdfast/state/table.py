@@ -19,7 +19,7 @@ from holdfast.errors import Invalid
 from holdfast.state.change import Change
 from holdfast.state.ipc import spill
 from holdfast.state.ranges import KeyRange
-from holdfast.state.run import Keys, Run, canonical, interleave, overlay
+from holdfast.state.run import Keys, SortedRun, canonical, interleave, overlay
 from holdfast.state.schema import StateSchema
 
 FOLD_RATIO = 2
@@ -55,7 +55,7 @@ class StateTable:
 
     schema: StateSchema
     epoch: int
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRun, ...]
     rows: int
     spilling: Spill | None = None
 
@@ -120,7 +120,7 @@ class StateTable:
             raise Invalid(f"state: a change of epoch {epoch} cannot follow version {self.epoch}")
         return self.apply_run(change.run(self.schema, self.runs[0] if self.runs else None), epoch)
 
-    def apply_run(self, new: Run, epoch: int) -> StateTable:
+    def apply_run(self, new: SortedRun, epoch: int) -> StateTable:
         """``apply`` for a change that is already a run of this table's schema."""
         if not len(new):
             return self.at(epoch)
@@ -143,10 +143,10 @@ class StateTable:
         """All rows, in the order of their hashes: the same for the same rows, whatever their history."""
         return pa.Table.from_batches([canonical(self.flat()).rows], self.schema.arrow)
 
-    def flat(self) -> Run:
+    def flat(self) -> SortedRun:
         """All live rows as one run."""
         if not self.runs:
-            return Run(_no_rows(self.schema), np.zeros(0, np.uint64), len(self.schema.key))
+            return SortedRun(_no_rows(self.schema), np.zeros(0, np.uint64), len(self.schema.key))
         total = self.runs[0]
         for run in self.runs[1:]:
             total = overlay(total, run)
@@ -252,7 +252,7 @@ class StateTable:
             values = pa.concat_batches(parts).take(pa.array(order, mask=order < 0))
         return pa.Table.from_batches([values], schema)
 
-    def _spilled(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    def _spilled(self, runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
         if self.spilling is None:
             return runs
         held = sum(run.nbytes for run in runs if not run.spilled)
@@ -289,11 +289,11 @@ def merge(tables: Sequence[StateTable]) -> StateTable:
     return bare.with_spill(first.spilling)
 
 
-def _overlap(one: Run, other: Run) -> bool:
+def _overlap(one: SortedRun, other: SortedRun) -> bool:
     return bool(one.hashes[0] <= other.hashes[-1] and other.hashes[0] <= one.hashes[-1])
 
 
-def _folded(runs: list[Run]) -> tuple[Run, ...]:
+def _folded(runs: list[SortedRun]) -> tuple[SortedRun, ...]:
     while len(runs) > 1:
         older, newer = runs[-2], runs[-1]
         near = len(older) <= FOLD_RATIO * len(newer) or len(older) + len(newer) <= FOLD_ROWS
@@ -318,7 +318,7 @@ def _only(table: pa.Table | pa.RecordBatch, names: list[str]) -> pa.Table | pa.R
     return table if table.schema.names == names else table.select(names)
 
 
-def _values(run: Run, first: int, schema: pa.Schema) -> pa.RecordBatch:
+def _values(run: SortedRun, first: int, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(run.rows.columns[first:], schema=schema)
 
 

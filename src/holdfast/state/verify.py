@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal, output, shapes
+from holdfast.state import cursor, fence, journal, output, shapes
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import Damaged, FileEntry, checksum, read_document
+from holdfast.state.entries import HEADER, Damaged, FileEntry, read_document
 from holdfast.state.files import Files
 from holdfast.state.ipc import same_hashes
-from holdfast.state.store import HEADER, Store
+from holdfast.state.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,10 @@ def verify(store: Store) -> Verification:
             seen.found(path, f"{path} is missing: replay needs it, and later epochs are there")
     for name in shapes.names(store.files)[-1:]:
         seen.document("shape", name)
+    for name in cursor.names(store.files):
+        body = seen.document("cursor", name)
+        if body is not None and f"{body.get('token'):010d}-{body.get('number'):010d}.json" != name.rpartition("/")[2]:
+            seen.found(name, f"{name} is of writer {body.get('token')}: files were swapped")
     for kind in output.KINDS:
         _outputs(seen, kind)
     return Verification(seen.count, seen.bytes, epochs, tuple(seen.findings))
@@ -157,31 +157,18 @@ def _journal_epoch(seen: _Seen, name: str) -> None:
 
 
 def _outputs(seen: _Seen, kind: output.Kind) -> None:
-    sums: dict[str, set[str]] = {}
     for name in seen.files.list(output.sums_folder(kind)):
-        label, _, proof = name.rpartition("-")
-        sums.setdefault(f"{label}.parquet", set()).add(proof)
         if seen.files.size(f"{output.sums_folder(kind)}/{name}"):
             seen.found(f"{output.sums_folder(kind)}/{name}", f"{name} should be empty")
-    present = seen.files.list(output.folder(kind))
-    for name in sorted({*present, *sums}):
-        path = f"{output.folder(kind)}/{name}"
-        for problem in _output_problems(seen, path, name in present, sums.get(name)):
-            seen.found(path, f"{path} {problem}")
-
-
-def _output_problems(seen: _Seen, path: str, present: bool, proofs: set[str] | None) -> Iterator[str]:
-    if not present:
-        yield "is missing, though its checksum is there"
-        return
-    data = seen.files.read(path)
-    seen.count += 1
-    seen.bytes += data.size
-    # An output without a checksum (another program may have put it there) is as good as it can be read.
-    if proofs is not None and checksum(data) not in proofs:
-        yield "is torn or was altered: its checksum is not the one that was put down"
-        return
-    try:
-        pq.read_table(pa.BufferReader(data))
-    except (pa.ArrowException, OSError) as error:
-        yield f"cannot be read: {error}"
+    sums = output.sums(seen.files, kind)
+    present = {f"{output.folder(kind)}/{name}" for name in seen.files.list(output.folder(kind))}
+    for path in sorted({*present, *sums}):
+        if path not in present:
+            seen.found(path, f"{path} is missing, though its checksum is there")
+            continue
+        data = seen.files.read(path)
+        seen.count += 1
+        seen.bytes += data.size
+        # An output without a checksum (another program may have put it there) is as good as it can be read.
+        if (wrong := output.problem(data, sums.get(path))) is not None:
+            seen.found(path, f"{path} {wrong}")

@@ -1,6 +1,7 @@
 """The one writer of a store: it holds the fence, commits checkpoints and journal epochs, retires what is old.
 
-Every commit looks for a newer writer before and after: a commit that succeeds was seen by whoever came next.
+Every commit looks for a newer writer before and after: a commit that succeeds was seen by whoever came next. It has no
+thread of its own: who holds it for long gives its signs of life (``beat``) and folds its chains (``compact``).
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import fence, journal, shapes
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.compaction import folded_chain, length
-from holdfast.state.entries import FileEntry, document
+from holdfast.state.entries import HEADER, Damaged, FileEntry, document, read_document
+from holdfast.state.fence import Identity
 from holdfast.state.ranges import Routing
 
 if TYPE_CHECKING:
@@ -36,30 +37,36 @@ class Writer:
         self.owner = owner
         self._files = store.files
         self._keep = keep
-        self._fold_at = fold_at
+        self.lease = lease
+        self.fold_at = fold_at
         self._lock = threading.RLock()
         self._one_compaction = threading.Lock()
+        self._beating = threading.Lock()
         self._compacting = False
-        self._folding: threading.Thread | None = None
-        self.fold_error: HoldfastError | None = None
+        self._closed = False
         self.folded: Folding = lambda task, chain: folded_chain(store, task, chain, self.token)
         """Makes a task's chain of files shorter; another process may do it."""
         self._shapes = 0
+        identity = store.identity or Identity.here()
         if not store.exists():
             with contextlib.suppress(FileExistsError):
-                header = document("store", {"id": uuid4().hex})
-                self._files.create("holdfast-store.json", header, store.sync.checkpoints)
+                self._files.create(HEADER, document("store", {"id": identity.unique()}), store.sync.checkpoints)
         store.require()
-        self.token = fence.claim(self._files, owner, lease, force, store.clock).token
+        self.token = fence.claim(self._files, owner, lease, force, store.clock(), identity).token
         try:
+            self._mend_header(identity)
             self._whole = self._inherited()
         except BaseException:
             with contextlib.suppress(HoldfastError):
                 fence.beat(self._files, self.token, store.clock(), released=True)
             raise
-        self._stop = threading.Event()
-        self._beating = threading.Thread(target=self._beat, args=(lease / 3,), name="holdfast-lease", daemon=True)
-        self._beating.start()
+
+    def _mend_header(self, identity: Identity) -> None:
+        """A header that is gone or damaged is made anew: nothing rests on its id but that everybody sees the same."""
+        try:
+            read_document(self._files, "store", HEADER)
+        except Damaged:
+            self._files.put(HEADER, document("store", {"id": identity.unique()}), self.store.sync.checkpoints)
 
     def _inherited(self) -> dict[int, Checkpoint]:
         """Put down what was committed before we came, and take over from there."""
@@ -83,14 +90,20 @@ class Writer:
         self.close()
 
     def close(self) -> None:
-        """Finish compaction that is under way and let go of the store."""
-        if self._stop.is_set():
-            return
-        self._stop.set()
-        self._beating.join()
-        self.wait()
-        with contextlib.suppress(HoldfastError):
-            fence.beat(self._files, self.token, self.store.clock(), released=True)
+        """Let go of the store, after a compaction that is under way in another thread."""
+        with self._one_compaction, self._beating:
+            if not self._closed:
+                self._closed = True
+                with contextlib.suppress(HoldfastError):
+                    fence.beat(self._files, self.token, self.store.clock(), released=True)
+
+    def beat(self) -> None:
+        """A sign of life, due well within every ``lease`` seconds. Fenced if a newer writer has come."""
+        self.check()
+        # Not under the lock of commits: one that takes long must not look like a writer that is gone.
+        with self._beating:
+            if not self._closed:
+                fence.beat(self._files, self.token, self.store.clock())
 
     def check(self) -> None:
         """Fenced if a newer writer has come."""
@@ -116,13 +129,21 @@ class Writer:
             done = Checkpoint(epoch, self.token, revision, tasks, routing or {}, extra or {})
             self._publish(done)
             self._retire()
-        self._fold_in_background(done)
-        return done
+            return done
+
+    @property
+    def needs_folding(self) -> bool:
+        """Whether a chain of the newest checkpoint is so long that ``compact(fold_at)`` is due."""
+        with self._lock:
+            newest = self._newest()
+        return (
+            bool(self.fold_at) and newest is not None and any(length(c) > self.fold_at for c in newest.tasks.values())
+        )
 
     def journal_commit(
         self, epoch: int, entries: Mapping[str, FileEntry], extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Make a source epoch exist, with these blocks."""
+        """Make a source epoch exist, with these pieces. ``Journal.append`` calls it: it knows which epoch is next."""
         self.check()
         journal.commit(self._files, epoch, entries, token=self.token, sync=self.store.sync.journal, extra=extra or {})
         self.check()
@@ -151,16 +172,19 @@ class Writer:
                 if facts is not None and facts[0] <= limit and facts[1] <= self.token:
                     self._files.delete(f"{journal.COMMITS}/{name}")
                     gone.append(facts[0])
-            # Commits first: blocks without one are nothing, whether we stop here or they never had one.
+            # Commits first: pieces without one are nothing, whether we stop here or they never had one.
             for name in self._files.list(journal.FOLDER):
                 if name.removeprefix("-").isdecimal() and int(name) <= limit:
                     folder = f"{journal.FOLDER}/{name}"
-                    if all(journal.block_token(file) <= self.token for file in self._files.list(folder)):
+                    if all(journal.piece_token(file) <= self.token for file in self._files.list(folder)):
                         self._files.delete_folder(folder)
             return sorted(set(gone))
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
-        """Fold every chain of the newest checkpoint that has more steps than ``longest``; files before and after."""
+        """Fold every chain of the newest checkpoint that has more steps than ``longest``; files before and after.
+
+        May be called by another thread than the one that commits.
+        """
         folded = {}
         with self._one_compaction:
             with self._lock:
@@ -183,11 +207,6 @@ class Writer:
             with self._lock:
                 self._retire()
         return {task: (len(chain), len(short)) for task, (chain, short) in folded.items()}
-
-    def wait(self) -> None:
-        """Until background compaction is done; an error it met is in ``fold_error``."""
-        if self._folding is not None:
-            self._folding.join()
 
     def _chain(self, task: str, epoch: int, files: list[FileEntry]) -> tuple[FileEntry, ...]:
         since = {entry.since for entry in files}
@@ -258,24 +277,3 @@ class Writer:
         data = document("index", {"token": self.token, "manifests": listed})
         # Not synced: it helps to miss a file, and after a machine's crash the next writer makes it anew.
         self._files.put(checkpoints.index_name(self.token), data, sync=False)
-
-    def _fold_in_background(self, done: Checkpoint) -> None:
-        if not self._fold_at or all(length(chain) <= self._fold_at for chain in done.tasks.values()):
-            return
-        if self._folding is not None and self._folding.is_alive():
-            return
-        self._folding = threading.Thread(target=self._fold, name="holdfast-compaction", daemon=True)
-        self._folding.start()
-
-    def _fold(self) -> None:
-        try:
-            self.compact(self._fold_at)
-        except HoldfastError as error:
-            self.fold_error = error
-
-    def _beat(self, every: float) -> None:
-        while not self._stop.wait(every):
-            # Trouble here is not the end: commits will meet it and say so.
-            with contextlib.suppress(HoldfastError):
-                self.check()
-                fence.beat(self._files, self.token, self.store.clock())

@@ -24,8 +24,10 @@ function drawFacts(data) {
     [data.recoveries.length, data.recoveries.length === 1 ? "failure" : "failures"],
     [last ? Math.min(...data.epochs.map((each) => each.fidelity)).toFixed(3) : "none", "least fidelity"],
   ];
-  if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "from a loss to the next answer, at most"]);
-  if (exact.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "from a loss to exact again, at most"]);
+  const silent = data.recoveries.filter((each) => each.answered_after_s === null && each.silent_s !== null).map((each) => each.silent_s);
+  if (silent.length) facts.push([`${Math.max(...silent).toFixed(2)} s`, "silent after a loss, without an answer since"]);
+  else if (answered.length) facts.push([`${Math.max(...answered).toFixed(2)} s`, "from a loss to the next answer, at most"]);
+  if (exact.length && exact.length === data.recoveries.length) facts.push([`${Math.max(...exact).toFixed(2)} s`, "from a loss to exact again, at most"]);
   byId("facts").replaceChildren(...facts.map(([value, name]) => tag("div", { class: "fact" }, tag("b", {}, String(value)), tag("span", {}, name))));
   const place = data.master ? `${plural(data.nodes, "node")} on ${data.master}` : "";
   const when = new Date(data.began * 1000).toISOString().slice(0, 16).replace("T", " ");
@@ -46,7 +48,8 @@ const WORDS = { started: "the job starts", "nodes joined": "nodes joined", "node
 
 /* How a moment reads: `61.6 s: nodes are lost. 4 exact, 4 down.` */
 function moment(now, said) {
-  const what = now.what === "epoch" ? `epoch ${now.epoch} is answered with fidelity ${now.fidelity.toFixed(3)}` : WORDS[now.what] || now.what;
+  const told = now.fidelity > 0 ? `is answered with fidelity ${now.fidelity.toFixed(3)}` : "has no answer";
+  const what = now.what === "epoch" ? `epoch ${now.epoch} ${told}` : WORDS[now.what] || now.what;
   return `${clock(now.t)}: ${what}. Tasks: ${said}.`;
 }
 
@@ -129,15 +132,16 @@ function drawLanes(data) {
   const lanes = data.lanes.filter((lane) => data.timeline.some((each) => each.lane === lane));
   const width = Math.max(300, Math.min(1056, byId("lanes").clientWidth || 1056)), left = 92, right = 14, row = 26, high = 34;
   const height = high + lanes.length * row + 34;
+  const answers = data.epochs.filter((each) => each.fidelity > 0);
   const px = (t) => left + (t / Math.max(data.seconds, 0.001)) * (width - left - right);
   lanesX = px;
-  const svg = make("svg", { width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${plural(data.epochs.length, "answer")} and ${plural(data.timeline.length, "event")}; the list below has the events in words` });
+  const svg = make("svg", { width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${plural(answers.length, "answer")} and ${plural(data.timeline.length, "event")}; the list below has the events in words` });
   const named = (text, y) => { const label = make("text", { class: "soft", x: 8, y }); label.append(text); return label; };
   for (const [from, to] of behind(data)) svg.append(make("rect", { class: "behind", x: px(from), width: Math.max(1, px(to) - px(from)), y: 4, height: height - 32 }));
   svg.append(named("answers", high - 8), make("line", { class: "grid", x1: left, x2: width - right, y1: high, y2: high }));
   // One bar an epoch, at the time of its answer and as high as its fidelity: gaps are times without an answer.
   const thick = Math.max(1.5, Math.min(6, ((width - left - right) / Math.max(1, data.epochs.length)) * 0.6));
-  for (const each of data.epochs) {
+  for (const each of answers) {
     const tall = Math.max(2, each.fidelity * (high - 8));
     const bar = make("rect", { x: px(each.t) - thick / 2, width: thick, y: high - tall, height: tall, fill: each.fidelity < 1 ? "var(--tentative)" : "var(--exact)" });
     bar.append(make("title", {}, `${clock(each.t)}: epoch ${each.epoch}, fidelity ${each.fidelity.toFixed(3)}`));
@@ -235,8 +239,11 @@ function drawRecovery(each, number, data) {
   article.append(tag("h3", {}, `${number}. ${each.nodes.join(", ")} lost at ${clock(each.t)}${each.epoch === null ? "" : `, epoch ${each.epoch}`}`));
   const facts = [`Down: ${each.down.join(", ") || "nothing, replicas took over"}.`];
   if (each.promoted.length) facts.push(`Replicas took over: ${each.promoted.join(", ")}.`);
-  if (each.answered_after_s !== null) facts.push(`Next answer after ${each.answered_after_s.toFixed(2)} s with fidelity ${each.answered_fidelity.toFixed(3)}.`);
-  facts.push(each.exact_after_s === null ? "Not exact again yet." : `Exact and caught up after ${each.exact_after_s.toFixed(2)} s.`);
+  if (each.answered_after_s === null && each.silent_s !== null) facts.push(`Silent for ${each.silent_s.toFixed(2)} s: no row came out since.`);
+  else if (each.silent_s !== null) facts.push(`Silent for ${each.silent_s.toFixed(2)} s, then an answer with fidelity ${each.answered_fidelity.toFixed(3)}.`);
+  else if (each.answered_after_s !== null) facts.push(`Next answer after ${each.answered_after_s.toFixed(2)} s with fidelity ${each.answered_fidelity.toFixed(3)}.`);
+  if (each.exact_after_s !== null) facts.push(`Exact and caught up after ${each.exact_after_s.toFixed(2)} s.`);
+  else facts.push(each.saved_after_s === null ? "Not exact again yet." : `No exact answer since; all state was exact in the checkpoint after ${each.saved_after_s.toFixed(2)} s.`);
   article.append(tag("p", {}, facts.join(" ")));
   const steps = [
     ...each.plans.map((plan) => [plan.after_s, `plan (${plan.scheduler})`, `${Object.entries(plan.recover).map(([task, node]) => `${task} on ${node}`).join(", ") || "nothing fits"}. ${plan.why}`]),

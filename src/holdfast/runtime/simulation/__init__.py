@@ -1,1 +1,1 @@
-"""The simulation shell: the coordinator on a virtual clock, with faults from a script or a seed; and its fuzzer."""
+"""The drawn edges of the driver: a virtual clock, nodes that vanish, a disk that forgets; an auditor, and a fuzzer."""

@@ -1,4 +1,4 @@
-"""The Spark shell: the only room that knows Spark."""
+"""The real edges of the driver: the only room that knows Spark."""
 
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.session import growing, spark_session

@@ -39,7 +39,7 @@ SETTINGS = {
     "spark.ui.retainedTasks": "500",
     "spark.ui.retainedDeadExecutors": "20",
 }
-"""Set where the user has not.
+"""What is set, unless ``settings`` says otherwise, over what spark-defaults.conf has.
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
 elsewhere. An executor that has said nothing for ten seconds is lost. On a local disk the stream's own offset and commit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
 from holdfast.operators import Pipeline
-from holdfast.runtime.worker import JobContext
+from holdfast.runtime.worker.worker import JobContext
 
 
 def as_bytes(context: JobContext) -> bytes:
@@ -58,9 +57,28 @@ def arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
     return bytes(schema.serialize())
 
 
-def first_line(error: BaseException) -> str:
-    """What went wrong in one line: the last word of a Python worker's traceback if there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Missing|Invalid|Unusable)\b", line)]
-    text = (told or lines or [type(error).__name__])[-1 if told else 0]
+class SparkFailed(Exception):
+    """Spark could not finish something; the message is the first cause, in one line."""
+
+
+def first_cause(error: BaseException) -> str:
+    """What went wrong in one line: what was raised in Python, if anything was, without anybody's frames."""
+    lines = str(error).splitlines()
+    raised = [
+        line.strip()
+        for start, text in enumerate(lines)
+        if text.rstrip().endswith("Traceback (most recent call last):")
+        for line in [next((after for after in lines[start + 1 :] if after[:1].strip()), "")]
+        if line and not line.startswith(_WRAPPERS)
+    ]
+    plain = [line.strip() for line in lines if line.strip() and not line.strip().startswith(_WRAPPERS)]
+    text = next(iter(raised or plain), type(error).__name__)
     return " ".join(text.split())[:300]
+
+
+_WRAPPERS = (
+    "py4j.",
+    "pyspark.errors.",
+    "org.apache.spark.api.python.PythonException",
+    "An error occurred while calling",
+)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,13 +14,17 @@ import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.cloudpickle import loads as unpickled
 
-from holdfast.runtime.blocks import ALIGNED, Block, pack, unpack
-from holdfast.runtime.events import Report
-from holdfast.runtime.keeping import Saving, bring
-from holdfast.runtime.layout import Layout, Slot
-from holdfast.runtime.shape import Shape
-from holdfast.runtime.shedding import sample
-from holdfast.runtime.worker import JobContext, Order, Worker
+from holdfast.errors import HoldfastError, Unrecoverable
+from holdfast.runtime.driver.ports import RunResult
+from holdfast.runtime.driver.shedding import sample
+from holdfast.runtime.messages import Report
+from holdfast.runtime.spark.folders import claim
+from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
+from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.versions import Upload
+from holdfast.runtime.worker.worker import JobContext, Worker
+from holdfast.state.entries import FileEntry
+from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
 _workers: dict[str, Worker] = {}
@@ -29,6 +35,7 @@ def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
     if job not in _workers:
         _workers.clear()
         made: JobContext = unpickled(context.value)
+        claim(made.local)
         _workers[job] = Worker(made)
     return _workers[job]
 
@@ -39,64 +46,76 @@ class Ingest:
 
     job: str
     context: Broadcast[bytes]
-    order: Order
-    epoch: int
-    pieces: int
+    plan: RunPlan
     schema: bytes
     sources: Mapping[str, str | None]
     ends: bool
-    keep: int | None = None
-    """Rows that each part may keep; what is beyond is shed."""
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
-        worker = worker_of(self.job, self.context)
+        worker, plan = worker_of(self.job, self.context), self.plan
+        assert plan.ingest is not None
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
         came = pa.Table.from_batches(batches, schema)
-        rows = came if self.keep is None else sample(came, self.keep)
+        keep = None if plan.allowed is None else -(-plan.allowed // max(1, plan.pieces[plan.ingest]))
+        rows = came if keep is None else sample(came, keep)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        blocks, reports, entry = worker.ingest(
-            self.epoch, index, self.pieces, shares, self.ends, self.order.shape, came.num_rows - rows.num_rows
-        )
-        notes = [_noted(report) for report in reports]
-        if entry is not None:
-            notes.append({"journal": index, **entry.to_json()})
-        return bundles(self.order.layout, 0, blocks, notes)
+        made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows)
+        notes = [_noted(report) for report in made.reports]
+        if made.entry is not None:
+            notes.append({"piece": index, **made.entry.to_json()})
+        return bundles(plan, 0, made.blocks, notes)
 
 
 @dataclass(frozen=True)
 class Warm:
-    """Nothing but what every first task in a process does."""
+    """What every first task in a process does, and whether the store is here at all: one line if it is not."""
 
     job: str
     context: Broadcast[bytes]
 
-    def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
-        worker_of(self.job, self.context)
+    def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        list(records)
+        worker = worker_of(self.job, self.context)
+        try:
+            worker.store.check_marker(worker.context.marker)
+        except HoldfastError as error:
+            return [f"{socket.gethostname()}: {error}".encode()]
         return [b""]
 
 
 @dataclass(frozen=True)
-class Feed:
-    """The first level of a replay: each partition brings some of the journalled parts of some epochs.
-
-    ``shapes``: those in which the epochs were journalled.
-    """
+class Clean:
+    """The job has ended: what it left on this machine goes."""
 
     job: str
     context: Broadcast[bytes]
-    order: Order
-    parts: Sequence[Sequence[tuple[int, int]]]
-    shapes: Mapping[int, Shape]
+
+    def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        worker = worker_of(self.job, self.context)
+        shutil.rmtree(worker.context.local, ignore_errors=True)
+        return []
+
+
+@dataclass(frozen=True)
+class ReadJournal:
+    """The first level of a replay: the parts of its epochs, dealt over so many partitions."""
+
+    job: str
+    context: Broadcast[bytes]
+    plan: RunPlan
+    partitions: int
 
     def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
-        blocks = [
-            block
-            for epoch, piece in self.parts[index]
-            for block in worker.journalled(epoch, piece, self.shapes[epoch], self.order.shape)
-        ]
-        return bundles(self.order.layout, 0, blocks, [])
+        parts = [(epoch, piece) for epoch in self.plan.journal for piece in range(len(epoch.pieces))]
+        blocks: list[Block] = []
+        for epoch, piece in parts[index :: self.partitions]:
+            try:
+                blocks += worker.journalled(epoch, piece, self.plan.shape)
+            except HoldfastError as error:
+                return bundles(self.plan, 0, [], [{"unreadable": f"epoch {epoch.epoch} of the journal: {error}"}])
+        return bundles(self.plan, 0, blocks, [])
 
 
 @dataclass(frozen=True)
@@ -105,12 +124,12 @@ class Level:
 
     job: str
     context: Broadcast[bytes]
-    order: Order
+    plan: RunPlan
     number: int
 
     def __call__(self, index: int, arrived: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
-        slot: Slot = self.order.layout.levels[self.number][index]
+        slot = self.plan.levels[self.number][index]
         blocks: list[Block] = []
         notes: list[dict[str, Any]] = []
         for bundle in arrived:
@@ -118,12 +137,12 @@ class Level:
             blocks += found
             notes += said
         mine = {work.task for work in slot.works}
-        sent, reports = worker.work(self.order, slot.works, slot.feeds, [b for b in blocks if b.receiver in mine])
+        sent, reports = worker.work(self.plan, slot, [b for b in blocks if b.receiver in mine])
         notes += [_noted(report) for report in reports]
-        if self.number + 1 == len(self.order.layout.levels):
+        if self.number + 1 == len(self.plan.levels):
             return [json.dumps(notes).encode()]
         passing = [block for block in blocks if block.receiver not in mine]
-        return bundles(self.order.layout, self.number + 1, [*passing, *sent], notes)
+        return bundles(self.plan, self.number + 1, [*passing, *sent], notes)
 
 
 @dataclass(frozen=True)
@@ -132,21 +151,19 @@ class Save:
 
     job: str
     context: Broadcast[bytes]
-    wanted: Sequence[Sequence[Saving]]
+    wanted: Sequence[Sequence[Upload]]
 
     def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
         worker = worker_of(self.job, self.context)
-        token = worker.context.token
-        saved = [(each.task, [e.to_json() for e in bring(worker.store, token, each)]) for each in self.wanted[index]]
-        return [json.dumps(saved).encode()]
+        return [json.dumps(worker.save(self.wanted[index]).to_json()).encode()]
 
 
-def bundles(layout: Layout, level: int, blocks: Iterable[Block], notes: Sequence[Mapping[str, Any]]) -> list[bytes]:
+def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[Mapping[str, Any]]) -> list[bytes]:
     """One bundle for each slot of a level; the notes travel with the first."""
     said = json.dumps(list(notes)).encode()
     none = b"[]"
     result = []
-    for number, share in enumerate(layout.spread(blocks, level)):
+    for number, share in enumerate(plan.spread(blocks, level)):
         text = said if number == 0 else none
         padded = text + b" " * (-(4 + len(text)) % ALIGNED)
         result.append(struct.pack("<I", len(padded)) + padded + pack(share))
@@ -159,12 +176,21 @@ def opened(bundle: bytes) -> tuple[list[Block], list[dict[str, Any]]]:
     return unpack(view[4 + length :]), json.loads(bytes(view[4 : 4 + length]))
 
 
+def result_of(notes: Sequence[dict[str, Any]], task: Callable[[str], Task]) -> RunResult:
+    """What workers noted, as the driver hears it; Unrecoverable if the journal could not be read."""
+    if unreadable := next((note["unreadable"] for note in notes if "unreadable" in note), None):
+        raise Unrecoverable(unreadable)
+    pieces = {note.pop("piece"): FileEntry.from_json(note) for note in notes if "piece" in note}
+    reports = tuple(_report(note, task) for note in notes if "status" in note)
+    return RunResult(reports, tuple(pieces[number] for number in sorted(pieces)))
+
+
 def _noted(report: Report) -> dict[str, Any]:
     return {**asdict(report), "task": str(report.task)}
 
 
-def report_of(note: Mapping[str, Any], task: Callable[[str], Task]) -> Report:
-    outputs = {int(epoch): name for epoch, name in note["outputs"].items()}
+def _report(note: Mapping[str, Any], task: Callable[[str], Task]) -> Report:
+    outputs = {int(epoch): StagedOutput.from_json(staged) for epoch, staged in note["outputs"].items()}
     return Report(**{**note, "task": task(note["task"]), "outputs": outputs})
 
 

@@ -7,30 +7,28 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.coordinator import Coordinator
+from holdfast.runtime.driver.config import Elasticity, JobConfig
+from holdfast.runtime.driver.launch import launch
+from holdfast.runtime.driver.ports import Listener, Ports, Sink
+from holdfast.runtime.driver.requests import asked
 from holdfast.runtime.faults import Fault, expand_faults
-from holdfast.runtime.history import NAME, History
-from holdfast.runtime.migration import migrate, shapes
-from holdfast.runtime.outputs import newest_final
-from holdfast.runtime.processing import coordinated
-from holdfast.runtime.settings import Recovery, Settings
-from holdfast.runtime.shape import Shape, scalable
-from holdfast.runtime.shedding import Shedder
-from holdfast.runtime.spark.cluster import Cluster, Executors, LogicalNodes
-from holdfast.runtime.spark.demand import Demand, Elasticity, elastic_by, standby
-from holdfast.runtime.spark.faulting import FaultPlayer
-from holdfast.runtime.spark.job import Job, Listener
-from holdfast.runtime.spark.publishing import Sink
+from holdfast.runtime.history.history import NAME, History
+from holdfast.runtime.settings import RecoveryMode, Settings
+from holdfast.runtime.spark.fault_player import FaultPlayer
+from holdfast.runtime.spark.folders import PREFIX, claim, let_go
+from holdfast.runtime.spark.job import Job
+from holdfast.runtime.spark.loop import Loop
+from holdfast.runtime.spark.nodes import Executors, LogicalNodes
+from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local
-from holdfast.runtime.spark.shell import Shell
-from holdfast.runtime.worker import JobContext
-from holdfast.state import Routing, Store, Sync, Writer
+from holdfast.runtime.spark.source import StreamSource
+from holdfast.runtime.worker.worker import JobContext
+from holdfast.state import Store, Sync, Writer
 from holdfast.topology import Task
 
 
@@ -48,7 +46,7 @@ def start(
     faults: Iterable[Fault] = (),
     rejoin_after: float | None = None,
     scheduler: str = "incremental",
-    recovery: Recovery = "incremental",
+    recovery: RecoveryMode = "incremental",
     capacity: float | None = None,
     parallel_recovery: int = 1,
     rebalance: bool = True,
@@ -61,6 +59,7 @@ def start(
     memory_limit: int | None = None,
     sync: Sync | None = None,
     force: bool = False,
+    allow_changed: Iterable[str] = (),
     outputs: bool = True,
     sink: Sink | None = None,
     listeners: Iterable[Listener] = (),
@@ -83,8 +82,10 @@ def start(
     possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
-    over from a job that still holds it. ``sink``: called with (table, epoch, "final" or "tentative", fidelity) for each
-    output as it is published, in the driver.
+    over from a job that still holds it. ``allow_changed``: operators that do something else than they did when the
+    store was written, and begin anew. ``sink``: called with each ``Output`` as it is published, in the driver: at least
+    once, in order for each task, after a crash too. ``listeners``: called with every event of the history.
+    ``patience``: seconds that lost tasks wait for new nodes before those that are left carry everything.
     """
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
@@ -99,122 +100,119 @@ def start(
         rebalance=rebalance,
         standby=pool,
     )
-    if budget is not None and settings.replicas:
-        raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
-    if max_nodes is not None and max_nodes < settings.nodes + pool:
-        raise Invalid(f"max_nodes must be at least nodes and pool together, {settings.nodes + pool}, got {max_nodes}")
-    shedder = Shedder(shed_above) if shed_above is not None else None
     if bounded and epochs is None:
         raise Invalid("bounded: say how many epochs there are, epochs=...")
-    if epochs is not None and epochs < 1:
-        raise Invalid(f"epochs must be at least 1, got {epochs}")
-    place = Store(store, sync)
-    writer = place.writer(f"holdfast job {os.getpid()}", force=force)
-    try:
-        return _started(
-            streams, pipeline, spark, settings, place, writer,
-            epochs=epochs, trigger=trigger, verify=verify, memory_limit=memory_limit, sink=sink,
-            listeners=listeners, patience=patience, budget=budget, faults=tuple(faults), rejoin_after=rejoin_after,
-            outputs=outputs, bounded=bounded, elastic=elastic, max_nodes=max_nodes or settings.nodes + pool, pool=pool,
-            shedder=shedder,
-        )  # fmt: skip
-    except BaseException:
-        writer.close()
-        raise
-
-
-def _started(
-    streams: Mapping[str, DataFrame],
-    pipeline: Pipeline,
-    spark: SparkSession,
-    settings: Settings,
-    place: Store,
-    writer: Writer,
-    *,
-    epochs: int | None,
-    trigger: str | None,
-    verify: bool,
-    memory_limit: int | None,
-    sink: Sink | None,
-    listeners: Iterable[Listener],
-    patience: float,
-    budget: float | None,
-    faults: tuple[Fault, ...],
-    rejoin_after: float | None,
-    outputs: bool,
-    bounded: bool,
-    elastic: Elasticity,
-    max_nodes: int,
-    pool: int,
-    shedder: Shedder | None,
-) -> Job:
-    found = migrate(place, writer, pipeline)
-    journal = place.journal_epochs()
-    head = max([found, *journal])
-    if missing := [epoch for epoch in range(found + 1, head + 1) if epoch not in journal]:
-        raise Invalid(
-            f"store {place.url}: epoch {missing[0]} is not in the journal, so epoch {head} cannot be replayed"
-        )
-    shape, saved = shapes(place, writer, pipeline, found)
-    coordinator = Coordinator(
-        coordinated(pipeline),
-        settings,
-        found,
-        head,
-        shape=shape,
-        saved=saved,
-        published=newest_final(place.files) if outputs else {},
-        scalable=scalable(pipeline),
-    )
+    place = Store(_absolute(store), sync)
     job = uuid.uuid4().hex[:12]
-    local = Path(tempfile.mkdtemp(prefix=f"holdfast-{job}-"))
-    context = JobContext(
+    local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-")
+    config = JobConfig(
         job,
         pipeline,
-        place.url,
-        writer.token,
-        str(local),
-        coordinator.outputs if outputs else frozenset(),
-        place.sync,
-        verify,
-        memory_limit,
+        settings,
+        epochs=epochs,
+        budget=budget,
+        outputs=outputs,
+        allow_changed=tuple(allow_changed),
+        verify=verify,
+        memory_limit=memory_limit,
+        shed_above=shed_above,
+        elastic=elastic,
+        max_nodes=max_nodes or 0,
+        pool=pool,
+        patience=patience,
+        force=force,
+        owner=f"holdfast job {os.getpid()}",
+        local=local,
+        told={"master": str(spark.sparkContext.master), "trigger": trigger},
     )
-    directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
-    cluster = _cluster(spark, settings.nodes, local, rejoin_after)
-    shell = Shell(
-        spark, coordinator, context, writer, cluster, History(directory / NAME),
-        journalled={epoch: _journalled(place.journal_extra(epoch)) for epoch in journal if epoch > found},
-        extra={"signature": pipeline.signature}, patience=patience, sink=sink,
-    )  # fmt: skip
-    demand = Demand(
-        shell,
-        directory if "://" not in place.url else None,
-        elastic_by(elastic, coordinator, settings.nodes, max_nodes) if elastic else None,
-        standby(pool, settings.nodes, max_nodes),
-        max_nodes,
-    )
-    if isinstance(cluster, Executors):
-        cluster.warm = shell.jobs.warm
-    shell.demand = demand
-    shell.shedder = shedder
-    if faults:
-        names = [f"node-{number}" for number in range(settings.nodes)]
-        script = expand_faults(faults, names, epochs if epochs is not None else 2**62)
-        shell.player = FaultPlayer(script, cluster, place, shell.note)
-    handle = Job(shell, streams, place.url, epochs, trigger, budget, bounded)
-    for listener in listeners:
-        handle.add_listener(listener)
-    handle._begin(settings.nodes)
-    demand.provide_nodes()
+    handle = Job(place.url)
+    last = epochs - 1 if bounded and epochs is not None else None
+    claim(local)
+    try:
+        _begin(handle, config, spark, streams, place, tuple(faults), rejoin_after, trigger, last, sink, listeners)
+    except BaseException:
+        let_go(local)
+        raise
     return handle
 
 
-def _journalled(extra: Mapping[str, Any]) -> tuple[int, Shape]:
-    """The parts of a journalled epoch, and the shape in which they were cut, of which only the routing counts."""
-    routings = {name: Routing.from_json(each) for name, each in extra.get("routings", {}).items()}
-    return int(extra["pieces"]), Shape(routings=routings)
+def _begin(
+    handle: Job,
+    config: JobConfig,
+    spark: SparkSession,
+    streams: Mapping[str, DataFrame],
+    place: Store,
+    faults: tuple[Fault, ...],
+    rejoin_after: float | None,
+    trigger: str | None,
+    last: int | None,
+    sink: Sink | None,
+    listeners: Iterable[Listener],
+) -> None:
+    """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
+    directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
+    nodes = _nodes(spark, config.settings.nodes, Path(config.local), rejoin_after)
+    loop = Loop()
+
+    def ended(error: HoldfastError | None) -> None:
+        handle._finish(error)
+        loop.close()
+
+    def runner(context: JobContext, writer: Writer) -> SparkRunner:
+        made = SparkRunner(spark, context, writer, isinstance(nodes, LogicalNodes))
+        if isinstance(nodes, Executors):
+            nodes.warm, nodes.clean = made.warm, made.clean
+        return made
+
+    player = None
+    if faults:
+        names = [f"node-{number}" for number in range(config.settings.nodes)]
+        script = expand_faults(faults, names, config.epochs if config.epochs is not None else 2**62)
+        player = FaultPlayer(
+            script,
+            nodes,
+            place,
+            lambda kind, fields: handle.driver.clock.post(lambda: handle.driver.note(kind, fields)),
+        )
+    source = StreamSource(
+        streams, f"{place.url}/spark", trigger, last, lambda error: loop.post(lambda: handle.driver.fail(error))
+    )
+    left = list(asked(directory)) if "://" not in place.url else []
+    ports = Ports(
+        loop,
+        loop,
+        nodes,
+        source,
+        place,
+        History(directory / NAME),
+        runner,
+        sink,
+        (handle._notice, *listeners),
+        player,
+        (lambda: asked(directory)) if "://" not in place.url else None,
+        handle._begun.set,
+        ended,
+    )
+    try:
+        driver = launch(config, ports)
+    except BaseException:
+        loop.close()
+        raise
+    loop.failed = driver.fail
+    for each in left:
+        told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
+        driver.notes.append(f"{told}: it was left when no job was running")
+    handle._attach(driver, source)
+    loop.post(driver.begin)
+    handle._await_begin()
+
+
+def _absolute(store: str | os.PathLike[str]) -> str:
+    """A store is one place: executors have working folders of their own, to which a relative path would lead."""
+    text = os.fspath(store)
+    return text if "://" in text else str(Path(text).absolute())
 
 
 def _streams(stream: DataFrame | Mapping[str, DataFrame], pipeline: Pipeline) -> dict[str, DataFrame]:
@@ -235,10 +233,10 @@ def _streams(stream: DataFrame | Mapping[str, DataFrame], pipeline: Pipeline) ->
     return {name: given[name] for name in names}
 
 
-def _cluster(spark: SparkSession, nodes: int, local: Path, rejoin_after: float | None) -> Cluster:
+def _nodes(spark: SparkSession, count: int, local: Path, rejoin_after: float | None) -> LogicalNodes | Executors:
     context = spark.sparkContext
     if is_local(str(context.master)):
-        return LogicalNodes(nodes, context.defaultParallelism, local, rejoin_after)
+        return LogicalNodes(count, context.defaultParallelism, local, rejoin_after)
     return Executors(context, local)
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
-from holdfast.runtime.history import read_history
+from holdfast.runtime.history.history import read_history
 from holdfast.workloads.linear_road import LINEAR_ROAD
 from holdfast.workloads.linear_road.packed import FIRST, Unpacking
 from holdfast.workloads.linear_road.pipeline import pipeline

@@ -1,0 +1,1 @@
+"""What decides: events in, instructions out. Pure: no clock, thread, file or Spark."""

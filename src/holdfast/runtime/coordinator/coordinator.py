@@ -1,0 +1,150 @@
+"""The coordinator: events in, instructions out. No clock, thread, file or Spark in it; one driver carries its word out.
+
+It is composed of parts that each own their fields. Every part hears every event, and the facts that come of it; then
+decisions, in a fixed order, compare what is with what should be. None asks which event woke it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from holdfast.elasticity import Sample
+from holdfast.recovery import Node
+from holdfast.runtime.coordinator.facts import Fact, Said, Told
+from holdfast.runtime.coordinator.parts import Parts
+from holdfast.runtime.coordinator.snapshot import Snapshot
+from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
+from holdfast.runtime.settings import Settings
+from holdfast.runtime.shape import Shape, routing_of
+from holdfast.topology import Task, Topology
+
+
+class Coordinator:
+    """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
+
+    ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
+    ``published``: up to which epoch each task's output was found. ``scalable``: operators whose state can be cut; those
+    whose streams allow it when None.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Settings,
+        checkpoint: int = -1,
+        head: int = -1,
+        *,
+        shape: Shape | None = None,
+        saved: Shape | None = None,
+        published: Mapping[Task, int] | None = None,
+        scalable: Collection[str] | None = None,
+    ) -> None:
+        self.halted = False
+        self.parts = Parts.found(
+            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable
+        )
+
+    @property
+    def decisions(self) -> tuple[Callable[[Parts], Said], ...]:
+        """What is decided after every event, in this order."""
+        parts = self.parts
+        return (
+            self._raise,
+            parts.rescaling.split,
+            parts.recovering.place,
+            parts.replicating.copy,
+            parts.replicating.move,
+            parts.members.release,
+            parts.rescaling.advance,
+            parts.recovering.gain,
+            parts.answering.run,
+            parts.recovering.replay,
+            parts.rescaling.replay,
+            parts.checkpointing.take,
+        )
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """What to do, now that this has happened."""
+        out: list[Instruction] = []
+        if self.halted:
+            return out
+        self._tell(event, out)
+        self.halted = any(isinstance(said, Halt) for said in out)
+        for decide in self.decisions:
+            for said in decide(self.parts) if self.parts.acting and not self.halted else ():
+                self._tell(said, out) if isinstance(said, Fact) else out.append(said)
+        return out
+
+    def _tell(self, told: Told, out: list[Instruction]) -> None:
+        """Every part hears it; then every part hears what comes of it, one fact after the other."""
+        facts: list[Fact] = []
+        for part in self.parts.all:
+            for said in part.hear(told, self.parts):
+                facts.append(said) if isinstance(said, Fact) else out.append(said)
+        for fact in facts:
+            self._tell(fact, out)
+
+    def _raise(self, parts: Parts) -> Said:
+        """Copies that have not come to the checkpoint begin from it."""
+        parts.assignment.raise_to(parts.checkpointing.durable, parts.answering.head, parts.runs.replaying)
+        return ()
+
+    def check(self) -> None:
+        """Assert what must always hold; the message tells what does not."""
+        wrong = [each for part in self.parts.all for each in part.check(self.parts)] if not self.halted else []
+        if wrong:
+            raise AssertionError("; ".join(wrong))
+
+    # What others may know
+
+    def snapshot(self) -> Snapshot:
+        """Everything that others may know, as it is now."""
+        return Snapshot.of(self.parts, self.halted)
+
+    @property
+    def declared(self) -> Topology:
+        return self.parts.declared
+
+    @property
+    def settings(self) -> Settings:
+        return self.parts.settings
+
+    @property
+    def topology(self) -> Topology:
+        return self.parts.assignment.topology
+
+    @property
+    def scalable(self) -> frozenset[str]:
+        return self.parts.rescaling.scalable
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The operators whose output somebody gets."""
+        return self.parts.answering.outputs
+
+    @property
+    def output_tasks(self) -> frozenset[Task]:
+        return self.parts.answering.output_tasks(self.topology)
+
+    @property
+    def retain(self) -> int:
+        """Nodes keep what is younger than this epoch: the checkpoint, or the one that a run under way began with."""
+        return self.parts.retain
+
+    @property
+    def forks(self) -> frozenset[int]:
+        """The tentative forks that may still be asked for, those that runs under way begin included."""
+        return self.parts.forks
+
+    def replicas_within(self, budget: float) -> ReplicasPlanned:
+        """What the planner would replicate within this budget, by the rates and costs measured so far."""
+        return self.parts.measurements.replicas_within(budget)
+
+    def samples(self, operator: str) -> dict[int, Sample]:
+        """How the load of an operator's tasks lies over their keys, by what they reported."""
+        routing = routing_of(self.declared, self.parts.rescaling.shape, operator)
+        return self.parts.measurements.samples(operator, routing)
+
+    def loads(self, capacity: float) -> list[Node]:
+        """The live nodes with what they carry, but for those that are leaving."""
+        return self.parts.members.loads(capacity, self.parts)

@@ -1,0 +1,140 @@
+"""What was measured of a running job: rates and costs of its tasks, and the topology with them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.elasticity import Sample, sample_of
+from holdfast.recovery import with_costs
+from holdfast.replication import plan
+from holdfast.runtime.coordinator.facts import Committed, Lost, Reshaped, Said, Told
+from holdfast.runtime.messages import ReplicasPlanned, Report
+from holdfast.state import Routing
+from holdfast.topology import Task, Topology
+
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.parts import Parts
+
+MEMORY = 10
+"""Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
+
+
+RATES_TOLD = 500
+"""The history has measured rates for jobs of up to so many tasks."""
+
+
+class Measurements:
+    """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured.
+
+    ``before``: the topology with the rates measured before the last failure, by which fidelity is told.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._declared = self.before = topology
+        self._rates = topology.rates.copy()
+        self._epochs: dict[Task, int] = {}
+        self._seconds: dict[Task, float] = {}
+        self._keys: dict[Task, NDArray[np.float64]] = {}
+
+    def hear(self, told: Told, parts: Parts) -> Said:
+        match told:
+            case Lost():
+                self.before = self.topology()
+            case Committed(run, reports, counted) if run.settled:
+                for work, report in counted if parts.assignment.all_up else ():
+                    if work.lane in ("exact", "replica") and parts.assignment.holds(work):
+                        self.task(work.task, report, len(work.epochs))
+                if run.epoch is not None:
+                    self.sources(r for r in reports if not parts.assignment.topology.inputs_of(r.task.operator))
+            case Reshaped(topology=topology):
+                self._reshape(topology, told.untouched)
+        return ()
+
+    def _reshape(self, topology: Topology, untouched: Callable[[Task], bool]) -> None:
+        """What was measured of untouched tasks stays."""
+        rates = topology.rates.copy()
+        for task in topology.tasks:
+            if untouched(task) and task in self._declared.index:
+                rates[topology.index[task]] = self._rates[self._declared.index[task]]
+        self._declared, self._rates = topology, rates
+        self._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
+        self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
+        self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
+        self.before = self.topology()
+
+    def rates(self) -> dict[str, list[float]]:
+        """What was measured before the last failure, for the history; not of jobs so large that it would swell."""
+        if len(self.before.tasks) > RATES_TOLD:
+            return {}
+        return {each.name: [round(rate, 3) for rate in each.rates] for each in self.before.operators}
+
+    def check(self, parts: Parts) -> Iterable[str]:
+        if self._declared != parts.assignment.topology:
+            yield "rates are measured of another topology than the one in force"
+
+    def sources(self, reports: Iterable[Report]) -> None:
+        """Reports of the parts of a batch: several may be of one task."""
+        rows: dict[Task, int] = {}
+        for report in reports:
+            rows[report.task] = rows.get(report.task, 0) + report.rows_out
+        for task, count in rows.items():
+            self._add(task, count, 0.0, 1)
+
+    def task(self, task: Task, report: Report, epochs: int) -> None:
+        self._add(task, report.rows_out, report.seconds, epochs)
+        if report.keys:
+            self._tallied(task, report.keys)
+
+    def _tallied(self, task: Task, counts: Sequence[int]) -> None:
+        """Each tally weighs half of all before it together: load wanders."""
+        held, new = self._keys.get(task), np.array(counts, np.float64)
+        self._keys[task] = new if held is None or len(held) != len(new) else held / 2 + new
+
+    def samples(self, name: str, routing: Routing) -> dict[int, Sample]:
+        """How the load of an operator's tasks lies over their keys, of those that had any."""
+        return {
+            number: sample_of(part, self._keys[task])
+            for number, part in zip(routing.owners, routing.ranges, strict=True)
+            if (task := Task(name, number)) in self._keys and self._keys[task].any()
+        }
+
+    def _add(self, task: Task, rows: int, seconds: float, epochs: int) -> None:
+        """A plain mean at first, then one that forgets: each epoch weighs a tenth of all before it."""
+        known = min(self._epochs.get(task, 0), max(MEMORY - epochs, 0))
+        index, total = self._declared.index[task], known + epochs
+        self._rates[index] = (self._rates[index] * known + rows) / total
+        self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
+        self._epochs[task] = self._epochs.get(task, 0) + epochs
+
+    def topology(self) -> Topology:
+        """The topology with the measured rates in place of the declared ones."""
+        declared = self._declared
+        return replace(
+            declared,
+            operators=tuple(
+                replace(operator, rates=tuple(map(float, self._rates[declared.span[operator.name]])))
+                for operator in declared.operators
+            ),
+        )
+
+    def replicas_within(self, budget: float) -> ReplicasPlanned:
+        """What the planner would replicate within this budget; an average task costs 1."""
+        topology = self.topology()
+        costs = {task: seconds for task, seconds in self._seconds.items() if topology.inputs_of(task.operator)}
+        busy = sum(costs.values()) / max(1, len(costs))
+        if busy > 0:
+            topology = with_costs(topology, {task: seconds / busy for task, seconds in costs.items()})
+        chosen = plan(topology, budget)
+        tasks = tuple(task for task in chosen.replicas if topology.inputs_of(task.operator))
+        basis = "measured" if busy > 0 else "declared"
+        why = (
+            f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
+            f"fidelity {chosen.fidelity:.3f} if everything else fails and every replica lives; "
+            f"where both nodes of a task die it may be less"
+        )
+        return ReplicasPlanned(tasks, why)

@@ -1,0 +1,72 @@
+"""What others may know of a coordinator: one frozen value, taken between two events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.runtime.coordinator.parts import Parts
+from holdfast.runtime.shape import Shape
+from holdfast.topology import Task, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """``head``: the newest answered epoch; ``journalled``: the newest one that the journal holds, the next at most.
+
+    ``pending``: the epoch at hand. ``behind``: so many primaries catch up; ``caught_up``: every copy is at the head.
+    ``scaling``: the operator that is being scaled, and how often that was begun. ``homes`` and ``positions``: where
+    each primary lives and which epoch it has committed; ``replicas``: where they live, and how many epochs they miss.
+    ``retain``: nodes keep what is younger; ``forks``: tentative branches that may still be asked for.
+    """
+
+    head: int
+    journalled: int
+    checkpoint: int
+    pending: int | None
+    nodes: tuple[str, ...]
+    leaving: tuple[str, ...]
+    down: tuple[Task, ...]
+    behind: int
+    caught_up: bool
+    idle: bool
+    checkpoint_needed: bool
+    tasks: Mapping[str, int]
+    scaling: tuple[str, int] | None
+    queued_scalings: int
+    homes: Mapping[Task, str]
+    positions: Mapping[Task, int]
+    replicas: Mapping[Task, tuple[str, int]]
+    retain: int
+    forks: frozenset[int]
+    shape: Shape
+    topology: Topology
+    halted: bool
+
+    @classmethod
+    def of(cls, parts: Parts, halted: bool) -> Snapshot:
+        answering, assignment, shadow = parts.answering, parts.assignment, parts.rescaling.shadow
+        return cls(
+            head=answering.head,
+            journalled=answering.journalled,
+            checkpoint=parts.checkpointing.durable,
+            pending=answering.pending,
+            nodes=tuple(sorted(parts.members.nodes)),
+            leaving=tuple(sorted(parts.members.leaving)),
+            down=assignment.down,
+            behind=sum(copy.lane == "exact" for copy in assignment.behind(answering.head)),
+            caught_up=assignment.caught_up(answering.head),
+            idle=parts.idle,
+            checkpoint_needed=parts.checkpointing.needed(parts),
+            tasks={operator.name: operator.parallelism for operator in assignment.topology.operators},
+            scaling=(shadow.operator, shadow.tries) if shadow is not None else None,
+            queued_scalings=len(parts.rescaling.queue),
+            homes={task: copy.node for task, copy in assignment.primaries.items()},
+            positions={task: copy.position for task, copy in assignment.primaries.items()},
+            replicas={t: (copy.node, answering.head - copy.position) for t, copy in assignment.replicas.items()},
+            retain=parts.retain,
+            forks=parts.forks,
+            shape=parts.rescaling.shape,
+            topology=assignment.topology,
+            halted=halted,
+        )

@@ -1,0 +1,1 @@
+"""What carries out: the one shell between what decides and the ports (clock, nodes, runner, files)."""

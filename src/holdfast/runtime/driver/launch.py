@@ -1,0 +1,87 @@
+"""Launch: a job begins, or goes on where it stopped. What the store holds is checked before a row runs.
+
+The same walk for a first start, a restart after a crash, and a simulated one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.driver.autoscaling import Autoscaler, elastic_by, standby
+from holdfast.runtime.driver.config import JobConfig
+from holdfast.runtime.driver.driver import Driver
+from holdfast.runtime.driver.migration import resume, shapes
+from holdfast.runtime.driver.ports import Ports
+from holdfast.runtime.shape import scalable
+from holdfast.runtime.worker.worker import JobContext
+from holdfast.state import Store, Writer, output
+from holdfast.state.journal import Journal
+from holdfast.topology import Task
+
+
+def launch(config: JobConfig, ports: Ports) -> Driver:
+    """Claim the store, find out where the job stands, and put the driver together; ``begin`` lets it go. Blocks.
+
+    Whatever does not fit is refused here, by name, with the store as it was.
+    """
+    writer = ports.store.writer(config.owner, force=config.force)
+    try:
+        return _launched(config, ports, ports.store, writer)
+    except Exception:
+        with contextlib.suppress(HoldfastError):
+            writer.close()
+        raise
+
+
+def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> Driver:
+    found = store.latest()
+    journal = Journal.load(store, -1 if found is None else found.epoch)
+    found, fitted = resume(store, writer, config.pipeline, journal.newest, config.allow_changed)
+    notes = list(fitted.notes)
+    checkpoint = -1 if found is None else found.epoch
+    shape, saved = shapes(store, writer, config.pipeline, checkpoint)
+    if config.outputs:
+        damaged = output.verify(store.files, after=checkpoint)
+        notes += [f"{name} was damaged; it is made again from the journal" for name in damaged]
+    coordinator = Coordinator(
+        config.pipeline.coordinated,
+        config.settings,
+        checkpoint,
+        journal.newest,
+        shape=shape,
+        saved=saved,
+        published=_newest_final(store) if config.outputs else {},
+        scalable=scalable(config.pipeline),
+    )
+    context = JobContext(
+        config.job,
+        config.pipeline,
+        store.url,
+        store.marker(),
+        writer.token,
+        config.local,
+        coordinator.outputs if config.outputs else frozenset(),
+        store.sync,
+        config.verify,
+        config.memory_limit,
+    )
+    runner = ports.runner(context, writer)
+    extra = {"signature": config.pipeline.signature}
+    driver = Driver(config, ports, coordinator, journal, writer, runner, extra)
+    driver.notes += notes
+    driver.autoscaler = Autoscaler(driver, elastic_by(config.elastic, driver), standby(config))
+    driver.telling.hearers.append(driver.autoscaler.heard)
+    driver.publisher.resume()
+    return driver
+
+
+def _newest_final(store: Store) -> dict[Task, int]:
+    """Up to which epoch each task's final output is there; epochs in which it said nothing leave no trace."""
+    newest: dict[Task, int] = {}
+    for epoch, name in output.written(store.files, "final"):
+        operator, _, number = name.rpartition("/")
+        task = Task(operator, int(number))
+        newest[task] = max(epoch, newest.get(task, -1))
+    return newest

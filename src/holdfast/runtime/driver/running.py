@@ -1,0 +1,229 @@
+"""Runs: laid out over what the journal gives, handed to the runner, journalled, reported; or broken, and why.
+
+No run passes over an epoch: what it reads comes from ``Journal.span``, which gives all of it or ends the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.migration import serves
+from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
+from holdfast.runtime.driver.telling import told
+from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Run, RunBroken, RunDone
+from holdfast.runtime.shape import reshaped_pipeline
+from holdfast.runtime.worker.plan import epochs_of, lay_out
+from holdfast.state import Checkpoint, Writer
+from holdfast.state.entries import FileEntry
+from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
+from holdfast.topology import Topology
+
+if TYPE_CHECKING:
+    from holdfast.runtime.driver.driver import Driver
+
+PAUSE = Retry()
+SUSPICION = 2.0
+"""A run that broke for no reason that can be seen: so many seconds are given for a lost node to be noticed."""
+TRIES = 3
+"""A run that cannot be finished although no node was lost is tried so often."""
+
+
+class RunFailed(HoldfastError):
+    """The job cannot go on; the message is the coordinator's or Spark's own word."""
+
+
+class Running:
+    """The runs under way of one driver."""
+
+    def __init__(self, driver: Driver, runner: Runner, journal: Journal, writer: Writer) -> None:
+        self._driver = driver
+        self._runner = runner
+        self._journal = journal
+        self._writer = writer
+        self._topologies: dict[int, Topology] = {}
+        self._newest = -1
+        self._requested: set[int] = set()
+        self._begun: dict[int, tuple[Run, float]] = {}
+        self._cancelled: set[int] = set()
+        self._suspects: dict[int, tuple[BaseException, float]] = {}
+        self._strikes = 0
+
+    @property
+    def oldest(self) -> int:
+        """The oldest run that is under way, or the next one to come."""
+        return min([*self._begun, *self._requested, self._newest + 1])
+
+    @property
+    def reads_from(self) -> int | None:
+        """The oldest epoch that a run under way may still read from the journal."""
+        return min((epochs.start for run, _ in self._begun.values() if (epochs := epochs_of(run))), default=None)
+
+    def topology(self, run: Run) -> Topology:
+        """The topology of a run's shape, as workers have it."""
+        if run.shape.version not in self._topologies:
+            pipeline = self._driver.config.pipeline
+            self._topologies[run.shape.version] = reshaped_pipeline(pipeline, run.shape).topology
+        return self._topologies[run.shape.version]
+
+    def request(self, run: Run) -> None:
+        """Begin a run, after a pause if it was tried before; what else was decided together with it comes first."""
+        self._newest = run.number
+        self._requested.add(run.number)
+        if (pause := PAUSE.pause(run.attempt)) > 0:
+            self._driver.clock.after(pause, partial(self._start, run))
+        else:
+            self._driver.clock.post(partial(self._start, run))
+
+    def _start(self, run: Run) -> None:
+        driver = self._driver
+        if driver.ended:
+            return
+        self._requested.discard(run.number)
+        if self._lost(run):
+            self._cancelled.discard(run.number)
+            driver.tell(RunBroken(run.number, "nodes were lost"))
+            return
+        epochs = epochs_of(run)
+        try:
+            span = self._journal.span(epochs.start, epochs.stop - 1) if epochs else JournalSpan(())
+        except HoldfastError as error:
+            driver.fail(error)
+            return
+        snapshot = driver.snapshot
+        allowed = driver.shedder.allowed if driver.shedder is not None and run.ingest is not None else None
+        leaving = {*snapshot.leaving, *(driver.nodes.keys() - set(snapshot.nodes))}
+        topology, retain, forks = self.topology(run), snapshot.retain, snapshot.forks
+        plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving)
+        batch = driver.batch(run.ingest) if run.ingest is not None else None
+        self._begun[run.number] = (run, driver.clock.now())
+        self._runner.start(plan, batch, lambda result: driver.clock.post(partial(self._ended, run, result)))
+
+    def cancel(self, number: int) -> None:
+        if number in self._begun:
+            self._runner.cancel(number)
+        if number in self._begun or number in self._requested:
+            self._cancelled.add(number)
+
+    def cancel_all(self) -> None:
+        for number in self._begun:
+            self._runner.cancel(number)
+
+    def _lost(self, run: Run) -> bool:
+        used = {work.node for work in run.works} | {node for node, _, _ in run.buffers.values()}
+        return run.number in self._cancelled or not used <= self._driver.nodes.keys()
+
+    def _ended(self, run: Run, result: RunResult | Failed) -> None:
+        driver, (_, began) = self._driver, self._begun[run.number]
+        if driver.ended:
+            return
+        if isinstance(result, Failed):
+            self._failed(run, result.error)
+            return
+        del self._begun[run.number]
+        self._strikes = 0
+        self._cancelled.discard(run.number)
+        driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(driver.clock.now() - began, 6)})
+        driver.publisher.staged(run.number, result.reports)
+        whole = all(report.status == "committed" for report in result.reports)
+        if run.ingest is not None and whole:
+            self._append(run, run.ingest, result.pieces, lambda: self._report(run, result))
+        else:
+            self._report(run, result)
+
+    def _append(self, run: Run, epoch: int, pieces: tuple[FileEntry, ...], then: Callable[[], None]) -> None:
+        """Make the epoch that a run has ingested exist."""
+        entry = JournalEpoch(epoch, pieces, dict(run.shape.routings))
+
+        def done(_: object) -> None:
+            self._journal.learn(entry)
+            self._driver.tell(EpochJournalled(epoch))
+            then()
+
+        self._driver.durable.submit("commit", partial(self._journal.commit, self._writer, entry), done)
+
+    def _report(self, run: Run, result: RunResult) -> None:
+        driver, reports = self._driver, result.reports
+
+        def done() -> None:
+            driver.tell(RunDone(run.number, reports))
+
+        if any(report.status != "committed" for report in reports):
+            driver.publisher.forget(run.number)
+        elif run.epoch is not None:
+            driver.answered_by(reports)
+        if refused := next((report for report in reports if report.status == "unusable"), None):
+            if (pause := driver.durable.refused(refused.message)) is not None:
+                driver.clock.after(pause, done)
+        elif damaged := [report.reached for report in reports if report.status == "damaged"]:
+            self._check_checkpoint(min(damaged), done)
+        else:
+            done()
+
+    def _check_checkpoint(self, epoch: int, then: Callable[[], None]) -> None:
+        """A checkpoint is said not to be whole: the newest one that is, and that the journal reaches, is next."""
+
+        def found(checkpoint: Checkpoint | None) -> None:
+            self._driver.tell(CheckpointLost(epoch, -1 if checkpoint is None else checkpoint.epoch))
+            then()
+
+        self._driver.durable.submit("checkpoint", partial(self._writer.store.latest, self._usable), found)
+
+    def _usable(self, epoch: int) -> bool:
+        """Whether the job can go on from a checkpoint: the journal reaches it, and its states fit."""
+        store = self._writer.store
+        return self._journal.reaches(epoch) and serves(store, self._driver.config.pipeline, store.checkpoint(epoch))
+
+    # Runs that did not finish
+
+    def _failed(self, run: Run, error: BaseException) -> None:
+        """Because nodes went (noticed here at the latest), or for no good reason."""
+        if isinstance(error, HoldfastError):
+            self._driver.fail(error)
+        elif run.number in self._cancelled:
+            self._broken(run, "nodes were lost")
+        else:
+            self._suspects[run.number] = (error, self._driver.clock.now() + SUSPICION)
+            self._driver.watching.look()
+
+    def settle_suspects(self) -> None:
+        """After a look: of runs that failed, a lost node was noticed by now, or there was none."""
+        for number, (error, until) in list(self._suspects.items()):
+            run, _ = self._begun[number]
+            gone = self._lost(run)
+            if not gone and self._driver.clock.now() < until:
+                continue
+            del self._suspects[number]
+            self._strikes = 0 if gone else self._strikes + 1
+            if self._strikes > TRIES:
+                self._driver.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {told(error)}"))
+            else:
+                self._broken(run, "nodes were lost" if gone else told(error))
+
+    def _broken(self, run: Run, reason: str) -> None:
+        """Nothing of the run counts, but what it has written of the journal, if that is all of the epoch."""
+        driver = self._driver
+        del self._begun[run.number]
+        self._cancelled.discard(run.number)
+        driver.publisher.forget(run.number)
+        if run.ingest is None:
+            driver.tell(RunBroken(run.number, reason))
+            return
+        epoch, routings = run.ingest, dict(run.shape.routings)
+
+        def adopt() -> JournalEpoch | None:
+            entry = self._journal.adopt(self._writer.store, self._writer.token, epoch, run.number, routings)
+            if entry is not None:
+                self._journal.commit(self._writer, entry)
+            return entry
+
+        def done(adopted: JournalEpoch | None) -> None:
+            if adopted is not None:
+                self._journal.learn(adopted)
+                driver.note("adopted", {"epoch": epoch, "run": run.number})
+                driver.tell(EpochJournalled(epoch))
+            driver.tell(RunBroken(run.number, reason))
+
+        driver.durable.submit("commit", adopt, done)

@@ -1,0 +1,107 @@
+"""Who is there: looked at ten times a second, and told to the coordinator whenever it believes something else.
+
+What is told is everybody, never a difference, so that nobody who is gone can stay in its mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.runtime.driver.ports import Failed, Timer
+from holdfast.runtime.driver.running import RunFailed
+from holdfast.runtime.driver.telling import told
+from holdfast.runtime.messages import AnswerOverdue, NodeInfo, NodesSeen
+
+if TYPE_CHECKING:
+    from holdfast.runtime.driver.driver import Driver
+
+LOOK_EVERY = 0.1
+TOGETHER = 0.05
+"""Losses within so many seconds of one another are one failure."""
+SOON = 2.0
+"""Epochs that follow one another within so many seconds: after a loss the next is waited for before recovery begins."""
+TRIES = 3
+"""So many looks in a row may fail."""
+
+Look = tuple[Mapping[str, NodeInfo], tuple[str, ...], tuple[Any, ...]]
+"""Nodes, who was refused, and what was asked for by other processes."""
+
+
+class Watching:
+    """``nodes``: as they were seen last. Until they are gathered nobody is told."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.nodes: Mapping[str, NodeInfo] = {}
+        self.gathered = False
+        self._looking = False
+        self._failures = 0
+        self._second = False
+        self._overdue: Timer | None = None
+
+    def look(self) -> None:
+        if not self._looking and not self._driver.ended:
+            self._looking = True
+            self._driver.ports.background.submit("nodes", self._look, self._looked)
+
+    def begin(self) -> None:
+        """Enough nodes are there, or nobody else is coming."""
+        self.gathered = True
+        self._driver.tell(NodesSeen(self.nodes))
+
+    def _look(self) -> Look:
+        ports = self._driver.ports
+        if ports.faults is not None:
+            ports.faults.tick()
+        asked = tuple(ports.requests()) if ports.requests is not None else ()
+        return ports.nodes.look(), tuple(ports.nodes.refused()), asked
+
+    def _looked(self, result: Look | Failed) -> None:
+        driver, self._looking = self._driver, False
+        if driver.ended:
+            return
+        if isinstance(result, Failed):
+            self._failures += 1
+            if self._failures >= TRIES:
+                driver.fail(RunFailed(f"the nodes cannot be watched any more: {told(result.error)}"))
+            return
+        self._failures = 0
+        nodes, refused, asked = result
+        for line in refused:
+            driver.note("node refused", {"reason": line})
+            if not self.gathered:
+                driver.fail(RunFailed(line))
+                return
+        if not self.gathered:
+            self.nodes = nodes
+            driver.mind()
+            return
+        if self._gone(nodes) and not self._second:
+            self._second = True
+            driver.clock.after(TOGETHER, self.look)
+            return
+        self._second = False
+        self._see(nodes)
+        driver.running.settle_suspects()
+        if driver.autoscaler is not None:
+            driver.autoscaler.look(asked)
+
+    def _gone(self, nodes: Mapping[str, NodeInfo]) -> list[str]:
+        return [n for n, info in self.nodes.items() if n not in nodes or nodes[n].incarnation != info.incarnation]
+
+    def _see(self, nodes: Mapping[str, NodeInfo]) -> None:
+        driver = self._driver
+        gone = self._gone(nodes)
+        joined = [name for name in nodes if name not in self.nodes or name in gone]
+        self.nodes = nodes
+        if not gone and not joined and set(driver.snapshot.nodes) <= nodes.keys():
+            return
+        due = bool(gone) and driver.epoch_due(SOON)
+        if gone:
+            if self._overdue is not None:
+                self._overdue.cancel()
+            self._overdue = driver.clock.after(SOON, lambda: driver.tell(AnswerOverdue())) if due else None
+        if driver.autoscaler is not None:
+            driver.autoscaler.moved(gone, joined)
+        driver.tell(NodesSeen(nodes, answer_due=due))

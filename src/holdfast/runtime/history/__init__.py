@@ -1,0 +1,1 @@
+"""What is told: events as they happened, recoveries as a story, outputs as they stand."""

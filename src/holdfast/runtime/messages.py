@@ -1,0 +1,379 @@
+"""What the coordinator is told and what it asks for. Plain values: no clock, thread, file or Spark in them.
+
+A *lane* is a timeline of a task's state. ``exact`` is the real one; ``replica`` is a second copy of it; ``tentative``
+is a fork that goes on with incomplete input; ``side`` is a past that is computed again for somebody else's replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from holdfast.runtime.shape import Shape
+from holdfast.state import Routing
+from holdfast.state.output import StagedOutput
+from holdfast.topology import Task
+
+Lane = Literal["exact", "replica", "tentative", "side"]
+Origin = Literal["local", "checkpoint", "fork"]
+"""Where a state comes from: the lane's own version on the node, the durable store, or the node's exact version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task in one run: take state version ``start`` from ``origin``, process epochs ``first`` to ``last``.
+
+    ``fidelity`` goes with what a tentative sink says. ``keep``: its outputs stay on the node, for replay.
+    """
+
+    task: Task
+    node: str
+    lane: Lane
+    origin: Origin
+    start: int
+    first: int
+    last: int
+    keep: bool = False
+    fidelity: float = 1.0
+    fork: int = 0
+    """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
+    born: int = 0
+    """The version of the shape since which this task has the keys it has: another task may have had its number."""
+
+    @property
+    def epochs(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Process epochs, level by level. ``ingest``: the epoch to be read from the source; all others are journalled.
+
+    ``epoch``: the one that this run answers, if it answers one. ``buffers``: senders whose kept outputs (node, first,
+    last) are to be read instead of being computed. ``shape``: the one that its tasks are of; ``settled``: it is in
+    force, and not one that is being prepared. ``attempt``: how often the like was tried before in vain.
+    """
+
+    number: int
+    kind: Literal["epoch", "replay"]
+    works: tuple[Work, ...]
+    ingest: int | None = None
+    buffers: Mapping[Task, tuple[str, int, int]] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape)
+    settled: bool = True
+    attempt: int = 0
+    epoch: int | None = None
+
+    @property
+    def first(self) -> int:
+        return min((work.first for work in self.works), default=self.epoch or 0)
+
+    @property
+    def last(self) -> int:
+        return max((work.last for work in self.works), default=self.epoch or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """Nodes were lost: end this run soon. It is answered all the same, by ``RunDone`` or ``RunBroken``."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs.
+
+    ``fidelity``: of the newest of these epochs, as far as it has been answered with this. Answered by ``Published``
+    once all of it is durable in its place.
+    """
+
+    run: int
+    outputs: tuple[tuple[int, Task], ...]
+    kind: Literal["final", "tentative"]
+    fidelity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place.
+
+    ``whole``: tasks that the last checkpoint did not have as they are now, so all of their state goes there.
+    ``attempt``: how many failed in a row before this one.
+    """
+
+    epoch: int
+    since: int
+    homes: Mapping[Task, str]
+    shape: Shape = field(default_factory=Shape)
+    whole: frozenset[Task] = frozenset()
+    attempt: int = 0
+
+    def since_of(self, task: Task) -> int:
+        return -1 if task in self.whole else self.since
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpoint:
+    """Nodes were lost: end this checkpoint soon. It is answered all the same."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitShape:
+    """Put this shape down durably and answer ``ShapeCommitted``: only then it is in force, and anything runs again."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class TrimJournal:
+    """Nothing up to this epoch is needed for replay any more: journal, kept outputs and old local versions may go."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone:
+    """Everything that this epoch could give for now has been given: the source may go on to the next."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write this into the history."""
+
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNodes:
+    """Nothing lives on these nodes any more: they can be given back."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The job cannot go on. ``message`` tells the whole story in one line."""
+
+    message: str
+
+
+Instruction = (
+    Run
+    | CancelRun
+    | Publish
+    | TakeCheckpoint
+    | CancelCheckpoint
+    | CommitShape
+    | TrimJournal
+    | EpochDone
+    | ReleaseNodes
+    | Record
+    | Halt
+)
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node that is there. ``incarnation``: another one under the same name has nothing of what was there before.
+
+    ``domain``: what fails together with it; itself when empty. The coordinator reads these two; ``host``, ``folder``
+    and ``place`` are for those who carry its word out.
+    """
+
+    incarnation: str
+    domain: str = ""
+    host: str = ""
+    folder: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """Everybody who is there, never a difference: who is missing, or has another incarnation, was lost.
+
+    ``cause``: why, if somebody was. ``answer_due``: an epoch will come any moment, so after a loss an answer first,
+    recovery after it; see ``AnswerOverdue``.
+    """
+
+    nodes: Mapping[str, NodeInfo]
+    cause: str = "executor lost"
+    answer_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOverdue:
+    """The epoch that was to come any moment did not: recovery need not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochArrived:
+    """The source has an epoch: the one after the head, or after a restart the head again. Anything else is refused."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochJournalled:
+    """The journal holds all of this epoch. To be told before the run that ingested it is, whatever became of it."""
+
+    epoch: int
+
+
+SHED = "shed"
+"""The counter of rows that were left out before sources saw them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of one work. ``reached``: the last epoch whose version is committed on the node.
+
+    ``damaged``: the durable checkpoint it was to start from is not whole; ``CheckpointLost`` must be told first.
+    ``unusable``: the store took nothing more; the run is to be repeated, after a while.
+    """
+
+    task: Task
+    lane: Lane
+    node: str
+    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "failed"]
+    reached: int
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+    state_bytes: int = 0
+    state_rows: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[int, StagedOutput] = field(default_factory=dict)
+    """By epoch; one without rows leaves no output."""
+    message: str = ""
+    keys: Sequence[int] = ()
+    """Now and then: how many rows came for each of some equal parts of the task's keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    run: int
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBroken:
+    """A run did not finish: nodes went, or the driver gave up on it. Nothing of it counts but a journalled epoch.
+
+    If nodes went, that is told first: runs that break for no such reason are repeated a few times only.
+    """
+
+    run: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The outputs of that ``Publish`` are durable in their place."""
+
+    run: int
+    kind: Literal["final", "tentative"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCommitted:
+    """The shape of that ``CommitShape`` is in the store."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDurable:
+    epoch: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBroken:
+    """``missing``: tasks whose state on their node is not whole; those copies are given up and recovered."""
+
+    epoch: int
+    reason: str = ""
+    missing: tuple[Task, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLost:
+    """The durable checkpoint of this epoch turned out damaged; ``fallback`` is the newest whole one, -1 for none.
+
+    The same epoch again: it was found whole after all. The journal must reach back to the fallback. To be told before
+    the run that found it out is reported.
+    """
+
+    epoch: int
+    fallback: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWanted:
+    """Somebody asks for a checkpoint now: the input has ended, or a person said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasPlanned:
+    """From now on these tasks shall have replicas, and no others. ``why`` goes into the history."""
+
+    tasks: tuple[Task, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleWanted:
+    """An operator shall have so many tasks, or this routing, which must be the next after the one in force."""
+
+    operator: str
+    to: int = 0
+    routing: Routing | None = None
+    why: str = ""
+    request: str = ""
+    """A name under which the history tells what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesUnneeded:
+    """The job can do without these nodes: what is on them moves, and they are given back."""
+
+    nodes: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLifted:
+    """Nobody else is coming: let the nodes that are there carry everything."""
+
+
+Event = (
+    NodesSeen
+    | AnswerOverdue
+    | EpochArrived
+    | EpochJournalled
+    | RunDone
+    | RunBroken
+    | Published
+    | ShapeCommitted
+    | CheckpointDurable
+    | CheckpointBroken
+    | CheckpointLost
+    | CheckpointWanted
+    | ReplicasPlanned
+    | ScaleWanted
+    | NodesUnneeded
+    | CapacityLifted
+)

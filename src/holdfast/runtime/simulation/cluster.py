@@ -1,0 +1,360 @@
+"""Simulated nodes with the real worker on them, and the runner that leads a run over them, slot by slot.
+
+A slot does its works when its time is over, not before. A node that dies takes its disk along; a run that it took part
+in hangs or fails; what was given up may go on working for a while, as a machine does that was only cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, Unrecoverable
+from holdfast.runtime.driver.ports import Failed, RunResult
+from holdfast.runtime.messages import NodeInfo, Report
+from holdfast.runtime.shape import reshaped
+from holdfast.runtime.simulation.disk import Crash, Disk
+from holdfast.runtime.simulation.loop import Environment, VirtualTimer
+from holdfast.runtime.simulation.schedule import Timing
+from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.plan import RunPlan, Slot
+from holdfast.runtime.worker.versions import Saved, Upload
+from holdfast.runtime.worker.worker import JobContext, Worker
+from holdfast.state import Store
+from holdfast.state.entries import FileEntry
+from holdfast.topology import Topology
+
+
+@dataclass(slots=True)
+class Node:
+    """``seen_until``: when its loss is noticed. ``stalled``: until when it answers nobody. ``speed``: 1 is normal."""
+
+    name: str
+    incarnation: str
+    domain: str
+    disk: Disk
+    alive: bool = True
+    seen_until: float = float("inf")
+    stalled: float = 0.0
+    speed: float = 1.0
+    busy: int = 0
+    worker: Worker | None = None
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}.{self.incarnation}"
+
+
+@dataclass(frozen=True)
+class SimulatedBatch:
+    """An epoch's rows, by piece and source."""
+
+    pieces: Sequence[Mapping[str, pa.Table]]
+    ends: bool = False
+
+
+class SimulatedNodes:
+    """``replace``: a new node comes so many seconds after one was lost; None: nobody does."""
+
+    def __init__(self, world: Environment, timing: Timing, domains: Mapping[str, str], replace: float | None) -> None:
+        self.world = world
+        self.timing = timing
+        self.domains = domains
+        self.replace = replace
+        self.here: dict[str, Node] = {}
+        self._lives: dict[str, int] = {}
+
+    def boot(self, names: Iterable[str]) -> None:
+        """These nodes come up, empty."""
+        for name in names:
+            if name not in self.here or not self.here[name].alive:
+                life = self._lives[name] = self._lives.get(name, -1) + 1
+                self.here[name] = Node(name, str(life), self.domains.get(name, name), Disk(lambda: self.world.now))
+
+    def look(self) -> Mapping[str, NodeInfo]:
+        now = self.world.now
+        return {
+            name: NodeInfo(node.incarnation, node.domain, name, node.folder, name)
+            for name, node in sorted(self.here.items())
+            if (node.alive or now < node.seen_until) and not now > node.seen_until
+        }
+
+    def refused(self) -> Sequence[str]:
+        return ()
+
+    def kill(self, names: Iterable[str]) -> None:
+        gone = [name for name in names if name in self.here and self.here[name].alive]
+        for name in gone:
+            node = self.here[name]
+            node.alive = False
+            node.seen_until = min(node.seen_until, self.world.now + self.timing.detect)
+            node.disk, node.worker = Disk(lambda: self.world.now), None
+        if gone and self.replace is not None:
+            self.world.after(self.replace, lambda: self.boot(gone))
+
+    def crash(self, name: str) -> None:
+        """A node's process dies by itself; another takes its place sooner or later."""
+        self.kill([name])
+        self.world.after(self.timing.provision, lambda: self.boot([name]))
+
+    def stall(self, names: Iterable[str], seconds: float) -> None:
+        """These nodes answer nobody for a while, then are back with all they had; short stalls go unnoticed."""
+        for name in names:
+            node = self.here.get(name)
+            if node is None or not node.alive:
+                continue
+            node.stalled = max(node.stalled, self.world.now + seconds)
+            if seconds > self.timing.detect:
+                node.seen_until = self.world.now + self.timing.detect
+                self.world.after(seconds, partial(self._back, node))
+
+    def _back(self, node: Node) -> None:
+        if node.alive and node.stalled <= self.world.now:
+            node.seen_until = float("inf")
+
+    def slow(self, names: Iterable[str], seconds: float, factor: float) -> None:
+        for name in names:
+            if node := self.here.get(name):
+                node.speed = 1.0 / factor
+                self.world.after(seconds, partial(setattr, node, "speed", 1.0))
+
+    def release(self, names: Iterable[str]) -> None:
+        for name in names:
+            node = self.here[name]
+            node.alive, node.seen_until = False, -1.0
+
+    def grow(self, count: int) -> bool:
+        number = len(self._lives)
+        names = [f"node-{number + each}" for each in range(count)]
+        self.world.after(self.timing.provision, lambda: self.boot(names))
+        return True
+
+    def restart(self) -> None:
+        """The driver is gone, and with it what ran for it: whoever is alive comes back with nothing."""
+        alive = [name for name, node in self.here.items() if node.alive]
+        for name in alive:
+            self.here[name].alive, self.here[name].disk, self.here[name].worker = False, Disk(), None
+        self.boot(alive)
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Run:
+    plan: RunPlan
+    batch: object
+    done: Callable[[RunResult | Failed], None]
+    nodes: Mapping[str, Node]
+    """By place."""
+    level: int = -1
+    left: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    pieces: dict[int, FileEntry] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
+    timers: list[VirtualTimer] = field(default_factory=list)
+    over: bool = False
+
+
+class SimulatedRunner:
+    """Runs of one life of a driver. ``store``: the disk that everybody sees. ``declared``: costs of tasks."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        nodes: SimulatedNodes,
+        store: Callable[[str], Store],
+        declared: Topology,
+        random: Random,
+    ) -> None:
+        self.context = context
+        self.flakes = 0
+        """So many runs to come fail for no reason."""
+        self._nodes = nodes
+        self._store = store
+        self._declared = declared
+        self._random = random
+        self._runs: dict[int, _Run] = {}
+        self._saves: dict[int, tuple[VirtualTimer, Callable[[Saved | Failed], None]]] = {}
+        self._topologies: dict[int, Topology] = {}
+
+    # Runs
+
+    def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
+        folders = {folder: name for name, folder in plan.folders.items()}
+        nodes = {node.name: node for node in self._nodes.here.values() if node.folder in folders}
+        run = self._runs[plan.run] = _Run(plan, batch, done, nodes)
+        for node in nodes.values():
+            node.busy += 1
+        timing = self._nodes.timing
+        if self.flakes > 0:
+            self.flakes -= 1
+            self._later(run, timing.run, lambda: self._fail(run, "no reason"))
+            return
+        self._later(run, timing.run, lambda: self._first(run))
+
+    def _first(self, run: _Run) -> None:
+        """The parts of the batch, or of the journal, dealt over the nodes."""
+        places = [place for place in run.plan.places if place in run.nodes]
+        if not places:
+            return  # everybody is gone; it hangs until somebody notices
+        if run.plan.ingest is not None:
+            assert isinstance(run.batch, SimulatedBatch)
+            run.plan = run.plan.ingesting(len(run.batch.pieces))
+            works = [
+                (places[number % len(places)], partial(self._ingest, run, number))
+                for number in range(len(run.batch.pieces))
+            ]
+        else:
+            parts = [(epoch, piece) for epoch in run.plan.journal for piece in range(len(epoch.pieces))]
+            works = [
+                (place, partial(self._read, run, parts[number :: len(places)])) for number, place in enumerate(places)
+            ]
+        self._stage(run, [(place, self._nodes.timing.level * self._jitter(), work) for place, work in works])
+
+    def _ingest(self, run: _Run, piece: int, worker: Worker) -> None:
+        assert isinstance(run.batch, SimulatedBatch)
+        made = worker.ingest(run.plan, piece, run.batch.pieces[piece], run.batch.ends)
+        run.blocks += made.blocks
+        run.reports += made.reports
+        if made.entry is not None:
+            run.pieces[piece] = made.entry
+
+    def _read(self, run: _Run, parts: Sequence[Any], worker: Worker) -> None:
+        for epoch, piece in parts:
+            run.blocks += worker.journalled(epoch, piece, run.plan.shape)
+
+    def _next_level(self, run: _Run) -> None:
+        run.level += 1
+        if run.level == len(run.plan.levels):
+            self._finish(run, RunResult(tuple(run.reports), tuple(run.pieces[n] for n in sorted(run.pieces))))
+            return
+        slots = run.plan.levels[run.level]
+        shares = run.plan.spread(run.blocks, run.level)
+        stage = [
+            (slot.place, self._duration(run, slot), partial(self._work, run, slot, share))
+            for slot, share in zip(slots, shares, strict=True)
+        ]
+        self._stage(run, stage)
+
+    def _work(self, run: _Run, slot: Slot, share: Sequence[Block], worker: Worker) -> None:
+        mine = {work.task for work in slot.works}
+        sent, reports = worker.work(run.plan, slot, [block for block in share if block.receiver in mine])
+        run.blocks += sent
+        costs, unit = self._topology(run.plan).operator, self._nodes.timing.unit
+        run.reports += [
+            replace(report, seconds=costs[report.task.operator].costs[report.task.number] * unit) for report in reports
+        ]
+
+    def _stage(self, run: _Run, works: Sequence[tuple[str, float, Callable[[Worker], None]]]) -> None:
+        run.left = len(works)
+        if not works:
+            self._next_level(run)
+        for place, delay, work in works:
+            self._later(run, delay, partial(self._do, run, place, work))
+
+    def _do(self, run: _Run, place: str, work: Callable[[Worker], None]) -> None:
+        node = run.nodes[place]
+        if not node.alive:
+            # It hangs until somebody notices; or Spark has lost a connection and ends the job before.
+            if not run.over and self._random.random() < 0.3:
+                self._fail(run, "connection lost")
+            return
+        if node.stalled > self._nodes.world.now:
+            self._later(run, node.stalled - self._nodes.world.now, lambda: self._do(run, place, work))
+            return
+        try:
+            work(self._worker(node))
+        except Crash:
+            self._nodes.crash(node.name)
+            return
+        except Unrecoverable as error:
+            self._finish(run, Failed(error))
+            return
+        run.left -= 1
+        if run.left == 0 and not run.over:
+            self._next_level(run)
+
+    def _worker(self, node: Node) -> Worker:
+        if node.worker is None:
+            disk = node.disk
+            folders = lambda folder: disk.files(node.name, folder)  # noqa: E731
+            node.worker = Worker(self.context, self._store(node.name), folders)
+        return node.worker
+
+    def cancel(self, run: int) -> None:
+        if run in self._runs:
+            self._fail(self._runs[run], "cancelled")
+
+    def _fail(self, run: _Run, why: str) -> None:
+        """It is over; what nodes have begun of it they may end all the same, and nobody hears of it."""
+        for timer in run.timers:
+            if self._random.random() < 0.5:
+                timer.cancel()
+        self._finish(run, Failed(ConnectionError(why)))
+
+    def _finish(self, run: _Run, result: RunResult | Failed) -> None:
+        if run.over:
+            return
+        run.over = True
+        self._runs.pop(run.plan.run, None)
+        for node in run.nodes.values():
+            node.busy -= 1
+        self._nodes.world.after(self._nodes.timing.report * self._jitter(), lambda: run.done(result))
+
+    def _later(self, run: _Run, delay: float, action: Callable[[], None]) -> None:
+        run.timers.append(self._nodes.world.after(delay, action))
+
+    def _jitter(self) -> float:
+        return 0.5 + self._random.random()
+
+    def _topology(self, plan: RunPlan) -> Topology:
+        if plan.shape.version not in self._topologies:
+            self._topologies[plan.shape.version] = reshaped(self._declared, plan.shape)
+        return self._topologies[plan.shape.version]
+
+    def _duration(self, run: _Run, slot: Slot) -> float:
+        timing, node = self._nodes.timing, run.nodes[slot.place]
+        costs = self._topology(run.plan).operator
+        units = sum(len(work.epochs) * costs[work.task.operator].costs[work.task.number] for work in slot.works)
+        restores = sum(work.origin == "checkpoint" and work.start >= 0 for work in slot.works)
+        work = (units * timing.unit + restores * timing.restore) * max(node.busy, 1) / node.speed
+        return timing.level * self._jitter() + work
+
+    # Checkpoints
+
+    def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
+        delay = self._nodes.timing.checkpoint * self._jitter()
+        nodes = {place: self._nodes.here[place] for place in uploads}
+        timer = self._nodes.world.after(delay, lambda: self._save(epoch, uploads, nodes))
+        self._saves[epoch] = (timer, done)
+
+    def _save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], nodes: Mapping[str, Node]) -> None:
+        if epoch not in self._saves:
+            return
+        saved: list[Saved] = []
+        for place, wanted in uploads.items():
+            node = nodes[place]
+            if not node.alive or node.stalled > self._nodes.world.now:
+                return  # it hangs until somebody notices
+            try:
+                saved.append(self._worker(node).save(wanted))
+            except Crash:
+                self._nodes.crash(node.name)
+                return
+            except HoldfastError as error:
+                self._saves.pop(epoch)[1](Failed(error))
+                return
+        self._saves.pop(epoch)[1](Saved.of(saved))
+
+    def cancel_save(self, epoch: int) -> None:
+        if epoch in self._saves:
+            timer, done = self._saves.pop(epoch)
+            timer.cancel()
+            done(Failed(ConnectionError("cancelled")))
+
+    def close(self) -> None: ...

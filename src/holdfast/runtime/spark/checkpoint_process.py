@@ -1,0 +1,85 @@
+"""Where driver and nodes are one machine, states are brought to the store by a process of its own, at low priority.
+
+A Spark task would take one of few cores from the epochs beside it. It speaks JSON, a line for each request and answer.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.worker.versions import Saved, Upload
+from holdfast.state import Sync, Unusable
+from holdfast.state.entries import FileEntry
+
+
+class NotSaved(Exception):
+    """A state could not be brought to the store; the message is the process's own word."""
+
+
+class CheckpointProcess:
+    """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
+
+    def __init__(self, store: str, token: int, sync: Sync) -> None:
+        self._told = json.dumps({"store": store, "token": token, "sync": asdict(sync)})
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def begin(self) -> None:
+        """Begin the process now, while nobody waits for it."""
+        with self._lock:
+            self._begun()
+
+    def save(self, wanted: Sequence[Upload]) -> Saved:
+        """Bring all these to the store; NotSaved if the process cannot."""
+        return Saved.from_json(self._asked({"save": [asdict(each) for each in wanted]}))
+
+    def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+        """A shorter chain of files for the same state of a task: see ``compaction.folded_chain``."""
+        try:
+            files = self._asked({"fold": task, "chain": [entry.to_json() for entry in chain]})
+        except NotSaved as error:
+            raise HoldfastError(f"task {task}: its files were not folded: {error}") from error
+        return tuple(FileEntry.from_json(entry) for entry in files)
+
+    def close(self) -> None:
+        """End it, also in the middle of something: what has no manifest does not exist."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _asked(self, request: Mapping[str, Any]) -> Any:
+        with self._lock:
+            process = self._begun()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except (OSError, ValueError):
+                answer = ""
+        if not answer:
+            raise NotSaved("the process that brings states to the store has ended")
+        said = json.loads(answer)
+        if "refused" in said:
+            raise Unusable(said["refused"])
+        if "error" in said:
+            raise NotSaved(said["error"])
+        return said["done"]
+
+    def _begun(self) -> subprocess.Popen[str]:
+        if self._closed:
+            raise NotSaved("the job has ended")
+        if self._process is None or self._process.poll() is not None:
+            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading", self._told]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self._process

@@ -1,0 +1,165 @@
+"""A run as one Spark job, a checkpoint as another: what is read where, and which stage runs at which place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.ports import Failed, RunResult
+from holdfast.runtime.shape import Shape, reshaped_pipeline
+from holdfast.runtime.spark import stages
+from holdfast.runtime.spark.affinity import SlotAffinity
+from holdfast.runtime.spark.checkpoint_process import CheckpointProcess
+from holdfast.runtime.spark.exchange import Exchange, Stage
+from holdfast.runtime.spark.nodes import location
+from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
+from holdfast.runtime.spark.source import Batch
+from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.versions import Saved, Upload
+from holdfast.runtime.worker.worker import JobContext
+from holdfast.state import Writer
+from holdfast.topology import Topology
+
+Job = Callable[[], None]
+
+
+class SparkRunner:
+    """One thread each for epochs, replays and checkpoints, since Spark's job groups belong to threads.
+
+    ``local``: all nodes are in this process's machine, where checkpoints have a process of their own.
+    """
+
+    def __init__(self, spark: SparkSession, context: JobContext, writer: Writer, local: bool) -> None:
+        self._spark = spark
+        self._context = context
+        self._exchange = Exchange(spark.sparkContext)
+        self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
+        self._topologies: dict[int, Topology] = {}
+        self._threads: dict[str, queue.SimpleQueue[Job | None]] = {}
+        self._process: CheckpointProcess | None = None
+        self._closed = False
+        if local:
+            self._process = CheckpointProcess(context.store, context.token, context.sync)
+            self._process.begin()
+            writer.folded = self._process.fold
+        for name in ("epochs", "replays", "checkpoints"):
+            waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+            self._threads[name] = waiting
+            threading.Thread(target=_serve, args=(waiting,), name=f"holdfast-{name}", daemon=True).start()
+
+    def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
+        group = self._group(plan.run)
+        what = f"holdfast epoch {plan.ingest}" if plan.ingest is not None else f"holdfast run {plan.run}"
+        self._submit("epochs" if plan.answers else "replays", group, what, lambda: self._run(plan, batch), done)
+
+    def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
+        what = f"holdfast checkpoint {epoch}"
+        self._submit("checkpoints", self._saving(epoch), what, lambda: self._save(uploads), done)
+
+    def cancel(self, run: int) -> None:
+        """A run that is about to be submitted is meant too: it would wait long for nodes that are gone."""
+        context: Any = self._spark.sparkContext._jsc.sc()
+        context.cancelJobGroupAndFutureJobs(self._group(run))
+
+    def cancel_save(self, epoch: int) -> None:
+        """It is tried again under the same name, so only what is under way is called off."""
+        self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
+
+    def warm(self, at: str) -> str:
+        """Let an executor run a task of each kind, so that it has its Python process and all it loads at first.
+
+        What is wrong with it in one line, if it does not see the store; else nothing.
+        """
+        stage = stages.Warm(self._context.job, self._broadcast)
+        level = self._exchange.shuffle(self._exchange.located([at]), stage, 1, [at])
+        return "".join(part.decode() for part in self._exchange.collect(level, stage))
+
+    def clean(self, places: Sequence[str]) -> None:
+        """What the job left on these executors' machines goes."""
+        stage = stages.Clean(self._context.job, self._broadcast)
+        self._exchange.collect(self._exchange.located(list(places)), stage)
+
+    def close(self) -> None:
+        self._closed = True
+        for waiting in self._threads.values():
+            waiting.put(None)
+        if self._process is not None:
+            self._process.close()
+        with contextlib.suppress(Exception):  # a context that is gone has nothing to destroy
+            self._broadcast.destroy()
+
+    def _group(self, run: int) -> str:
+        return f"holdfast-{self._context.job}-{run}"
+
+    def _saving(self, epoch: int) -> str:
+        return f"holdfast-{self._context.job}-checkpoint-{epoch}"
+
+    def _submit(self, thread: str, group: str, what: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        def job() -> None:
+            try:
+                self._spark.sparkContext.setJobGroup(group, what, interruptOnCancel=False)
+                result = work()
+            except HoldfastError as error:
+                result = Failed(error)
+            except BaseException as error:  # py4j wraps whatever Spark throws
+                result = Failed(SparkFailed(first_cause(error)))
+            done(result)
+
+        self._threads[thread].put(job)
+
+    def _topology(self, shape: Shape) -> Topology:
+        if shape.version not in self._topologies:
+            self._topologies[shape.version] = reshaped_pipeline(self._context.pipeline, shape).topology
+        return self._topologies[shape.version]
+
+    def _run(self, plan: RunPlan, batch: object) -> RunResult:
+        job, context = self._context.job, self._broadcast
+        stage: Any
+        if plan.ingest is not None:
+            assert isinstance(batch, Batch)
+            at = [each for place in plan.places if (each := location(place)) is not None]
+            # Not by nodes that have only just come: their first Python task takes long.
+            level, partitions = self._exchange.batch(batch.frame, at)
+            plan = plan.ingesting(partitions)
+            schema = arrow_schema(self._spark, batch.frame)
+            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends)
+        else:
+            level = self._exchange.located([location(place) for place in plan.places])
+            partitions = len(plan.places)
+            stage = stages.ReadJournal(job, context, plan, partitions)
+        stage = self._affine(stage, plan, 0, partitions)
+        bare = plan.without_journal()
+        for number, slots in enumerate(plan.levels):
+            level = self._exchange.shuffle(level, stage, partitions, [location(slot.place) for slot in slots])
+            partitions = len(slots)
+            stage = self._affine(stages.Level(job, context, bare, number), plan, number + 1, partitions)
+        notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+        return stages.result_of(notes, self._topology(plan.shape).task)
+
+    def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int) -> Stage:
+        """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
+        at_once = partitions <= self._spark.sparkContext.defaultParallelism
+        here = self._process is not None and plan.answers and at_once
+        return SlotAffinity(stage, self._context.local, plan.run, level) if here else stage
+
+    def _save(self, uploads: Mapping[str, Sequence[Upload]]) -> Saved:
+        order = sorted(uploads)
+        if not order:
+            return Saved({}, {})
+        if self._process is not None:
+            return self._process.save([upload for place in order for upload in uploads[place]])
+        stage = stages.Save(self._context.job, self._broadcast, [uploads[place] for place in order])
+        located = self._exchange.located([location(place) for place in order])
+        return Saved.of([Saved.from_json(json.loads(part)) for part in self._exchange.collect(located, stage)])
+
+
+def _serve(waiting: queue.SimpleQueue[Job | None]) -> None:
+    while (job := waiting.get()) is not None:
+        job()

@@ -1,0 +1,126 @@
+"""A streaming query as the source of a job: each micro-batch is offered, and committed when it is released."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.spark.shipping import first_cause
+
+LOOK_EVERY = 0.05
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last."""
+
+    frame: DataFrame
+    sources: Mapping[str, str | None]
+    ends: bool = False
+
+
+class _Closed(Exception):
+    """Ends the stream from within when no more epochs are wanted; the batch is left uncommitted."""
+
+
+class StreamSource:
+    """``log``: where Structured Streaming keeps its own. ``last``: the epoch that ends the stream, if one does.
+
+    ``on_error``: the stream has ended by itself, with this.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, DataFrame],
+        log: str,
+        trigger: str | None,
+        last: int | None,
+        on_error: Callable[[HoldfastError], None],
+    ) -> None:
+        self._frame, self._columns = _one_stream(streams)
+        self._log = log
+        self._trigger = trigger
+        self._last = last
+        self._on_error = on_error
+        self._offer: Callable[[int, object], None] | None = None
+        self._released = -1
+        self._closed = False
+        self._error: HoldfastError | None = None
+        self._changed = threading.Condition()
+        self.query: StreamingQuery | None = None
+        self.thread: threading.Thread | None = None
+
+    def open(self, offer: Callable[[int, object], None]) -> None:
+        self._offer = offer
+        self.thread = threading.Thread(target=self._attend, name="holdfast-stream", daemon=True)
+        self.thread.start()
+
+    def release(self, epoch: int) -> None:
+        with self._changed:
+            self._released = epoch
+            self._changed.notify_all()
+
+    def close(self, error: HoldfastError | None) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._closed = True
+            self._changed.notify_all()
+
+    def _each(self, frame: DataFrame, epoch: int) -> None:
+        """On the stream's own thread: an epoch is over when it is released."""
+        assert self._offer is not None
+        if not self._closed:
+            self._offer(epoch, Batch(frame, self._columns, epoch == self._last))
+        with self._changed:
+            self._changed.wait_for(lambda: self._released >= epoch or self._closed)
+            if self._released < epoch:
+                raise self._error or _Closed
+
+    def _attend(self) -> None:
+        """Start the query and wait for its end: ours, or its own."""
+        try:
+            writing = self._frame.writeStream.foreachBatch(self._each).option("checkpointLocation", self._log)
+            if self._trigger is not None:
+                writing = writing.trigger(processingTime=self._trigger)
+            self.query = query = writing.start()
+            while query.isActive:
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
+                        break
+            if self._closed:
+                query.stop()
+                return
+            failure = query.exception()
+            told = first_cause(failure) if failure is not None else "it was stopped from outside"
+            self._on_error(Invalid(f"the stream ended: {told}"))
+        except Exception as error:  # py4j wraps whatever Spark throws
+            if not self._closed:
+                self._on_error(Invalid(f"the stream could not go on: {first_cause(error)}"))
+
+
+def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, str | None]]:
+    """One DataFrame for all sources: as it is, or a union in which each source's rows are a struct of their own."""
+    if len(streams) == 1:
+        ((name, frame),) = streams.items()
+        return frame, {name: None}
+    columns = {name: f"source_{number}" for number, name in enumerate(streams)}
+    union: DataFrame | None = None
+    for name, frame in streams.items():
+        packed = F.struct(*[F.col(f"`{column}`") for column in frame.columns])
+        selected = frame.select(
+            *[
+                packed.alias(columns[other])
+                if other == name
+                else F.lit(None).cast(streams[other].schema).alias(columns[other])
+                for other in streams
+            ]
+        )
+        union = selected if union is None else union.union(selected)
+    assert union is not None
+    return union, dict(columns)

@@ -1,0 +1,233 @@
+"""The versions of task states on one node, as one process sees them: a few in memory, all of them in the node's files.
+
+Files are the truth, memory is a cache of it: another process of the node finds there what this one made. A *branch* is
+a timeline: ``main`` of primaries and replicas, so that to promote a replica is to do nothing; forks; sides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.messages import Work
+from holdfast.runtime.shape import Shape
+from holdfast.runtime.worker.blocks import Block, pack, unpack
+from holdfast.runtime.worker.plan import RunPlan
+from holdfast.state import Change, LocalState, Store, TaskState, VersionMissing
+from holdfast.state.entries import FileEntry
+from holdfast.state.files import Files
+from holdfast.state.names import folder_task, task_folder
+from holdfast.topology import Task
+
+HELD = 3
+"""So many versions of a task's state stay in a process's memory: the one at hand, the last, and one to go back to."""
+
+
+def main_branch(born: int) -> str:
+    """Where a node keeps the states of primaries: tasks that came with a scaling are apart from those before them."""
+    return f"main-{born}" if born else "main"
+
+
+def branch_of(work: Work) -> str:
+    if work.lane == "tentative":
+        return f"fork-{work.fork}"
+    if work.lane == "side":
+        return f"side-{work.born}-{work.fork}"
+    return main_branch(work.born)
+
+
+class Versions:
+    """One for each process and node folder."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._held: dict[tuple[str, Task], dict[int, TaskState]] = {}
+        self._swept: tuple[int, frozenset[int]] | None = None
+        self._shape: int | None = None
+        self._dropped: dict[Task, int] = {}
+
+    def load(self, branch: str, task: Task, epoch: int) -> TaskState:
+        """A version of a branch; VersionMissing if this node does not have it whole."""
+        held = self._held.get((branch, task), {})
+        if epoch in held:
+            return held[epoch]
+        older = max((version for version in held if version < epoch), default=None)
+        state = self._local(branch).load(str(task), epoch, None if older is None else held[older])
+        self.hold(branch, task, state)
+        return state
+
+    def begin(self, branch: str, task: Task, state: TaskState, run: int) -> None:
+        """A branch begins, or begins anew, with this version."""
+        local = self._local(branch)
+        local.forget(str(task))
+        local.restore(str(task), state, run)
+        self._held[branch, task] = {}
+        self.hold(branch, task, state)
+
+    def fork(self, branch: str, main: str, task: Task, epoch: int) -> TaskState:
+        """A branch begins with what another has: links, not copies."""
+        state = self.load(main, task, epoch)
+        self._local(main).link(str(task), self._local(branch))
+        self._held[branch, task] = {}
+        self.hold(branch, task, state)
+        return state
+
+    def commit(
+        self, branch: str, task: Task, state: TaskState, changes: Mapping[str, Change], before: int, run: int
+    ) -> None:
+        """Keep the next version; the first of a tentative fork may follow an older one than the last."""
+        self._local(branch).save(str(task), state.epoch, changes, before, run)
+        self.hold(branch, task, state)
+
+    def trim(self, branch: str, task: Task, retain: int, newest: TaskState) -> None:
+        """Let go of what is older than needed. Uploads do it for primaries; nobody else would for a replica."""
+        if self._dropped.get(task, -1) < retain:
+            self._dropped[task] = retain
+            self._local(branch).drop(str(task), retain, newest)
+
+    def hold(self, branch: str, task: Task, state: TaskState) -> None:
+        held = self._held.setdefault((branch, task), {})
+        held[state.epoch] = state
+        for version in sorted(held)[:-HELD]:
+            del held[version]
+
+    # Kept outputs
+
+    def keep(self, task: Task, epoch: int, blocks: Sequence[Block]) -> None:
+        data = pack(blocks)
+        self._files.put(_kept(task, epoch), zlib.crc32(data).to_bytes(4, "little") + data, sync=False)
+
+    def kept(self, task: Task, epoch: int) -> list[Block]:
+        """What was kept; nothing if it is not there whole: its receivers find the barrier missing and say so."""
+        with contextlib.suppress(FileNotFoundError):
+            data = self._files.read(_kept(task, epoch)).to_pybytes()
+            if int.from_bytes(data[:4], "little") == zlib.crc32(data[4:]):
+                return unpack(data[4:])
+        return []
+
+    # What nobody can ask for any more
+
+    def sweep(self, plan: RunPlan) -> None:
+        """Before a run: dead forks; once the checkpoint has moved on, old sides, kept outputs and copies that left."""
+        if plan.settled and self._shape != plan.shape.version:
+            self._shape = plan.shape.version
+            self._leave_shapes(plan.shape)
+        if self._swept == (plan.retain, plan.forks):
+            return
+        moved = self._swept is not None and self._swept[0] != plan.retain
+        self._swept = (plan.retain, plan.forks)
+        folders = self._files.list("")
+        for branch in {*folders, *(branch for branch, _ in self._held)}:
+            kind, _, rest = branch.partition("-")
+            # A fork that is younger than this run is none of its business: another run has begun it meanwhile.
+            dead = kind == "fork" and int(rest) < plan.run and int(rest) not in plan.forks
+            if dead or (moved and kind == "side" and int(rest.partition("-")[2]) < plan.retain):
+                self._drop_branch(branch)
+        if moved:
+            self._forget_old([name for name in folders if name.partition("-")[0] == "main"], plan.retain)
+            for folder in self._files.list("kept"):
+                for name in self._files.list(f"kept/{folder}"):
+                    if int(name.partition(".")[0]) <= plan.retain:
+                        self._files.delete(f"kept/{folder}/{name}")
+
+    def _drop_branch(self, branch: str) -> None:
+        self._files.delete_tree(branch)
+        for key in [key for key in self._held if key[0] == branch]:
+            del self._held[key]
+
+    def _forget_old(self, branches: Sequence[str], retain: int) -> None:
+        """Copies that have stayed behind the checkpoint live here no more: they moved, or were given up."""
+        for branch in branches:
+            local = self._local(branch)
+            for name in local.tasks():
+                if max(local.epochs(name), default=retain) < retain:
+                    local.forget(name)
+                    self._held.pop((branch, _task(name)), None)
+
+    def _leave_shapes(self, shape: Shape) -> None:
+        """What is left of tasks that were scaled away goes; a shape that is being prepared is left alone."""
+        for branch in self._files.list(""):
+            kind, _, rest = branch.partition("-")
+            born = int(rest or 0) if kind == "main" else None
+            for folder in self._files.list(branch) if born is not None and born <= shape.version else ():
+                task = _task(folder_task(folder))
+                routing = shape.routings.get(task.operator)
+                gone = routing is not None and task.number not in routing.owners
+                if gone or shape.born.get(task, 0) != born:
+                    self._held.pop((branch, task), None)
+                    self._files.delete_tree(f"{branch}/{folder}")
+
+    @property
+    def nbytes(self) -> int:
+        """What this process holds in memory, shared parts counted as often as they are held."""
+        return sum(state.nbytes for held in self._held.values() for state in held.values())
+
+    def _local(self, branch: str) -> LocalState:
+        return LocalState(self._files.within(branch))
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What a checkpoint asks of a node: changes of a task in ``(since, epoch]``; everything if ``since`` is negative.
+
+    ``born``: the shape that the task came with. ``retain``: no version before this one will be asked for again.
+    """
+
+    folder: str
+    task: str
+    since: int
+    epoch: int
+    born: int
+    retain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The files that a checkpoint got, by task; ``missing``: tasks that the node does not have whole, and why."""
+
+    entries: Mapping[str, tuple[FileEntry, ...]]
+    missing: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        files = {task: [entry.to_json() for entry in entries] for task, entries in self.entries.items()}
+        return {"entries": files, "missing": dict(self.missing)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Saved:
+        files = {task: tuple(map(FileEntry.from_json, entries)) for task, entries in body["entries"].items()}
+        return cls(files, body["missing"])
+
+    @staticmethod
+    def of(parts: Sequence[Saved]) -> Saved:
+        entries = {task: files for part in parts for task, files in part.entries.items()}
+        return Saved(entries, {task: why for part in parts for task, why in part.missing.items()})
+
+
+def upload(store: Store, token: int, files: Files, wanted: Upload) -> Saved:
+    """Bring one task to the store. What the node need not keep any more goes, if it can be had easily."""
+    local = LocalState(files.within(main_branch(wanted.born)))
+    try:
+        if wanted.since < 0:
+            state = local.load(wanted.task, wanted.epoch)
+            entries = store.write_task(wanted.task, wanted.epoch, state, token=token)
+        else:
+            changes = local.changes(wanted.task, wanted.since, wanted.epoch)
+            entries = store.write_task(wanted.task, wanted.epoch, changes, token=token, since=wanted.since)
+    except VersionMissing as error:
+        return Saved({}, {wanted.task: str(error)})
+    with contextlib.suppress(HoldfastError):
+        local.drop(wanted.task, wanted.retain)
+    return Saved({wanted.task: tuple(entries)}, {})
+
+
+def _kept(task: Task, epoch: int) -> str:
+    return f"kept/{task_folder(str(task))}/{epoch:012d}.blocks"
+
+
+def _task(written: str) -> Task:
+    operator, _, number = written.rpartition("/")
+    return Task(operator, int(number))

@@ -1,0 +1,84 @@
+"""Which outputs the sink has been given: for each task the newest epoch, final and tentative apart.
+
+Two documents are kept: if the newest is damaged the one before counts, and the sink is given some outputs again.
+A document's name has its writer's token first, so what a superseded writer puts in place later is not the newest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.state.entries import Damaged, document, read_document
+from holdfast.state.files import Files
+from holdfast.state.output import Kind
+
+FOLDER = "cursor"
+KEPT = 2
+_NAME = re.compile(r"(\d{10})-(\d{10})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Up to which epoch each task's outputs have been delivered; they are delivered in the order of their epochs."""
+
+    final: Mapping[str, int] = field(default_factory=dict)
+    tentative: Mapping[str, int] = field(default_factory=dict)
+
+    def given(self, kind: Kind, task: str, epoch: int) -> bool:
+        """Whether the sink has had this output."""
+        newest = self._of(kind).get(str(task))
+        return newest is not None and epoch <= newest
+
+    def with_(self, kind: Kind, task: str, epoch: int) -> Cursor:
+        """The cursor after this output; it never goes back."""
+        if self.given(kind, task, epoch):
+            return self
+        moved = {**self._of(kind), str(task): epoch}
+        return replace(self, final=moved) if kind == "final" else replace(self, tentative=moved)
+
+    def _of(self, kind: Kind) -> Mapping[str, int]:
+        return self.final if kind == "final" else self.tentative
+
+
+def names(files: Files) -> list[str]:
+    """The documents there are, oldest first."""
+    return sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
+
+
+def read(files: Files) -> Cursor | None:
+    """The newest cursor that is whole; None if there never was a sink. Damaged if there are some and none is whole."""
+    problems: list[str] = []
+    for name in reversed(names(files)):
+        try:
+            body = read_document(files, "cursor", name)
+            if name != _name(body["token"], body["number"]):
+                raise Damaged(f"{name} is of writer {body['token']}: files were swapped")
+            return Cursor(body["final"], body["tentative"])
+        except Damaged as error:
+            problems.append(str(error))
+    if problems:
+        raise Damaged(f"store {files.url}: which outputs the sink was given is not known: {'; '.join(problems)}")
+    return None
+
+
+def write(files: Files, cursor: Cursor, token: int, sync: bool) -> None:
+    """Put the cursor down, as writer ``token``; the one before it stays, older ones go."""
+    there = names(files)
+    mine = [name for name in there if name.startswith(_name(token, 0)[: len(FOLDER) + 11])]
+    number = _number(mine[-1]) + 1 if mine else 1
+    body = {"token": token, "number": number, "final": dict(cursor.final), "tentative": dict(cursor.tentative)}
+    files.put(_name(token, number), document("cursor", body), sync)
+    # Documents of newer writers are none of ours.
+    older = [name for name in there if name < _name(token, number)]
+    for name in older[: len(older) + 1 - KEPT]:
+        files.delete(name)
+
+
+def _name(token: int, number: int) -> str:
+    return f"{FOLDER}/{token:010d}-{number:010d}.json"
+
+
+def _number(name: str) -> int:
+    return int(name[-15:-5])

@@ -1,0 +1,137 @@
+"""States brought to the store by a process of its own: whole, in pieces, again after it was killed, and tidied up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.runtime.spark.checkpoint_process import CheckpointProcess, NotSaved
+from holdfast.runtime.worker.versions import Saved, Upload, main_branch
+from holdfast.state import Change, LocalState, StateSchema, Store, Sync, TaskState, Unusable, Writer
+
+SCHEMA = StateSchema(pa.schema({"k": pa.int64()}), pa.schema({"v": pa.int64()}))
+NOTHING = SCHEMA.key.empty_table()
+TABLES = ("even", "odd")
+
+
+def change(epoch: int) -> dict[str, Change]:
+    """Every epoch changes one of the two tables: most keys, some of them deleted."""
+    keys = np.random.default_rng(epoch).permutation(50)
+    gone = pa.table({"k": keys[:5]})
+    return {TABLES[epoch % 2]: Change(pa.table({"k": keys[10:], "v": np.full(40, epoch)}), gone)}
+
+
+def versions(last: int) -> dict[int, TaskState]:
+    made = {-1: TaskState.empty(dict.fromkeys(TABLES, SCHEMA), -1)}
+    for epoch in range(last + 1):
+        made[epoch] = made[epoch - 1].apply(change(epoch), epoch)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", Sync(checkpoints=False))
+
+
+@pytest.fixture
+def writer(store: Store) -> Iterator[Writer]:
+    with store.writer("test", fold_at=0) as writer:
+        yield writer
+
+
+@pytest.fixture
+def process(store: Store, writer: Writer) -> Iterator[CheckpointProcess]:
+    process = CheckpointProcess(store.url, writer.token, store.sync)
+    yield process
+    process.close()
+
+
+def wanted(tmp_path: Path, since: int, epoch: int, retain: int = -1) -> Upload:
+    return Upload(str(tmp_path / "node"), "O/0", since, epoch, 0, retain)
+
+
+def test_checkpoints_hold_what_the_node_has_and_its_folder_stays_small(
+    tmp_path: Path, store: Store, writer: Writer, process: CheckpointProcess
+) -> None:
+    made, local = versions(79), LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", made[-1])
+    since = -1
+    for epoch in range(80):
+        local.save("O/0", epoch, change(epoch))
+        if epoch % 10 == 9:
+            writer.commit_checkpoint(epoch, process.save([wanted(tmp_path, since, epoch, since)]).entries)
+            assert store.restore("O/0", epoch) == (made[epoch], epoch)
+            for needed in range(max(since, 0), epoch + 1):
+                assert LocalState(local.files).load("O/0", needed) == made[needed]
+            since = epoch
+    assert len(local.epochs("O/0")) <= 30
+
+
+def test_a_process_that_was_killed_is_begun_again(
+    tmp_path: Path, store: Store, writer: Writer, process: CheckpointProcess
+) -> None:
+    made, local = versions(3), LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", made[-1])
+    for epoch in range(4):
+        local.save("O/0", epoch, change(epoch))
+    process.save([wanted(tmp_path, -1, 1)])
+    assert process._process is not None
+    process._process.kill()
+    process._process.wait()
+    writer.commit_checkpoint(3, process.save([wanted(tmp_path, -1, 3)]).entries)
+    assert store.restore("O/0") == (made[3], 3)
+
+
+def test_what_is_missing_is_told_and_the_process_goes_on(tmp_path: Path, process: CheckpointProcess) -> None:
+    local = LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", versions(0)[-1])
+    saved = process.save([wanted(tmp_path, 0, 4)])
+    assert saved.entries == {} and "the changes of (0, 4] are not all whole" in saved.missing["O/0"]
+    local.save("O/0", 0, change(0))
+    assert len(process.save([wanted(tmp_path, -1, 0)]).entries["O/0"]) == 2
+    process.close()
+    with pytest.raises(NotSaved, match="the job has ended"):
+        process.save([wanted(tmp_path, -1, 0)])
+
+
+def test_a_damaged_file_of_the_node_makes_its_task_missing_and_no_other(
+    tmp_path: Path, process: CheckpointProcess
+) -> None:
+    local, made = LocalState(tmp_path / "node" / main_branch(0)), versions(1)
+    for task in ("O/0", "O/1"):
+        local.restore(task, made[-1])
+        local.save(task, 0, change(0))
+        local.save(task, 1, change(1))
+    (hit, *_) = [path for path in (tmp_path / "node").rglob("*.arrow") if "O-0" in str(path) and ".1of" in path.name]
+    hit.write_bytes(hit.read_bytes()[:-9] + b"something")
+    saved = process.save([wanted(tmp_path, -1, 1), Upload(str(tmp_path / "node"), "O/1", -1, 1, 0, -1)])
+    assert "task O/0: version 1 is not whole" in saved.missing["O/0"] and set(saved.missing) == {"O/0"}
+    assert set(saved.entries) == {"O/1"}
+    assert Saved.from_json(saved.to_json()) == saved
+
+
+def test_a_store_that_takes_nothing_is_told_as_such(tmp_path: Path, store: Store, process: CheckpointProcess) -> None:
+    local = LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", versions(0)[-1])
+    process.save([])
+    (tmp_path / "store" / "state").write_text("in the way")
+    with pytest.raises(Unusable, match="cannot write state"):
+        process.save([wanted(tmp_path, -1, -1)])
+
+
+def test_long_chains_are_folded_by_the_process_too(
+    tmp_path: Path, store: Store, writer: Writer, process: CheckpointProcess
+) -> None:
+    made, local = versions(11), LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", made[-1])
+    for epoch in range(12):
+        local.save("O/0", epoch, change(epoch))
+        writer.commit_checkpoint(epoch, process.save([wanted(tmp_path, epoch - 1, epoch)]).entries)
+    writer.folded = process.fold
+    before, after = writer.compact()["O/0"]
+    assert after < before
+    assert store.restore("O/0") == (made[11], 11)

@@ -1,0 +1,302 @@
+"""The driver alone, on simulated ports: whoever fails beside it, nothing is lost and nobody fails unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from driver_alone import Alone, Recorded
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.driver import publishing
+from holdfast.runtime.driver.durable import GIVE_UP, Durable, StoreRefused
+from holdfast.runtime.driver.ports import Failed, Output, Retry, RunResult
+from holdfast.runtime.driver.publishing import BACKLOG, SinkFailed
+from holdfast.runtime.driver.running import SUSPICION, TRIES, RunFailed
+from holdfast.runtime.driver.telling import LISTENED
+from holdfast.runtime.driver.watching import TOGETHER
+from holdfast.runtime.messages import NodeInfo, Run
+from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
+from holdfast.runtime.simulation.loop import Environment, VirtualLoop
+from holdfast.runtime.simulation.operators import drawn_seed
+from holdfast.runtime.worker.plan import RunPlan
+from holdfast.state import Unusable
+
+# Who listens
+
+
+def test_a_listener_that_raises_is_told_and_dropped_and_others_hear_everything() -> None:
+    heard: list[str] = []
+    raised: list[str] = []
+
+    def moody(event: Mapping[str, Any]) -> None:
+        raised.append(event["kind"])
+        raise RuntimeError("not today")
+
+    alone = Alone(listeners=(moody, lambda event: heard.append(event["kind"]))).end()
+    assert alone.ended == [None] and alone.head == 5
+    (failed,), (dropped,) = alone.events("listener failed"), alone.events("listener dropped")
+    assert failed["times"] == 1 and dropped["times"] == LISTENED and dropped["error"] == "RuntimeError: not today"
+    assert heard == alone.kinds()
+    after = alone.kinds().index("listener dropped")
+    assert len(raised) <= after < len(heard), "once it is dropped it hears nothing more"
+
+
+def test_a_history_that_cannot_be_written_ends_the_job_with_its_word() -> None:
+    class Full(Recorded):
+        def add(self, event: Mapping[str, Any]) -> None:
+            if event["kind"] == "epoch" and event["epoch"] == 3:
+                raise OSError("no room for the history")
+            super().add(event)
+
+    recorder = Full()
+    alone = Alone(recorder=recorder).end()
+    (error,) = alone.ended
+    assert isinstance(error, RunFailed) and str(error) == "OSError: no room for the history"
+    assert alone.source.error is error and recorder.events[-1]["error"] == str(error)
+
+
+# What the store refuses
+
+
+class Queues:
+    """Durable queues over a store that refuses while ``refusing`` says so."""
+
+    def __init__(self) -> None:
+        self.world = Environment()
+        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.failed: list[BaseException] = []
+        self.done: list[str] = []
+        self.tried: list[tuple[str, float]] = []
+        self.refusing: Callable[[str], bool] = lambda name: False
+        loop = VirtualLoop(self.world, drawn_seed(1, "queues"), 0.01)
+        self.durable = Durable(loop, loop, lambda kind, fields: self.told.append((kind, fields)), self.failed.append)
+
+    def submit(self, queue: Any, name: str) -> None:
+        def work() -> str:
+            self.tried.append((name, self.world.now))
+            if self.refusing(name):
+                raise Unusable(f"cannot write {name}: the disk is full")
+            return name
+
+        self.durable.submit(queue, work, self.done.append)
+
+    def run(self, until: float) -> None:
+        while not self.durable.idle and not self.failed and self.world.now < until and self.world.step():
+            pass
+
+
+def test_a_queue_keeps_its_order_while_the_store_refuses_and_others_go_on() -> None:
+    queues = Queues()
+    queues.refusing = lambda name: name == "first" and queues.world.now < 3.0
+    for name in ("first", "second", "third"):
+        queues.submit("commit", name)
+    queues.submit("publish", "beside")
+    queues.run(until=10.0)
+    assert queues.done == ["beside", "first", "second", "third"] and queues.durable.idle and not queues.failed
+    tries = [at for name, at in queues.tried if name == "first"]
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    assert len(tries) > 3 and pauses[-1] > 2 * pauses[0], "each pause is longer than the one before"
+    assert queues.told[0][0] == "store unusable"
+    assert queues.told[0][1]["message"] == "cannot write first: the disk is full"
+    assert queues.told[-1][0] == "store usable" and queues.told[-1][1]["after_seconds"] > 2
+
+
+def test_a_store_that_takes_nothing_for_too_long_ends_the_job_with_its_word() -> None:
+    queues = Queues()
+    queues.refusing = lambda name: True
+    queues.submit("commit", "first")
+    queues.submit("commit", "second")
+    queues.run(until=10 * GIVE_UP)
+    (error,) = queues.failed
+    assert isinstance(error, StoreRefused)
+    assert str(error) == f"cannot write first: the disk is full; it was asked again for {GIVE_UP:.0f} s"
+    assert GIVE_UP < queues.world.now < GIVE_UP + 5 and not queues.done
+    assert {name for name, _ in queues.tried} == {"first"} and [kind for kind, _ in queues.told] == ["store unusable"]
+
+
+def test_anything_else_that_a_write_raises_ends_the_job_at_once() -> None:
+    queues = Queues()
+
+    def work() -> None:
+        raise HoldfastError("a newer writer has the store")
+
+    queues.durable.submit("commit", work, queues.done.append)
+    queues.run(until=10.0)
+    assert [str(error) for error in queues.failed] == ["a newer writer has the store"] and not queues.told
+
+
+# Who is there
+
+
+def runs_of(alone: Alone) -> list[Run]:
+    """The runs that will be asked for."""
+    runs: list[Run] = []
+    alone.driver.watchers.append(lambda _, answer: runs.extend(each for each in answer if isinstance(each, Run)))
+    return runs
+
+
+def test_a_node_that_goes_while_the_job_gathers_is_no_ghost() -> None:
+    alone = Alone(node_count=3)
+    runs = runs_of(alone)
+    alone.until(lambda: len(alone.driver.nodes) == 2)
+    alone.nodes.kill(["node-1"])
+    alone.until(lambda: set(alone.driver.nodes) == {"node-0"})
+    assert not alone.driver.watching.gathered, "it was only seen for a while"
+    alone.nodes.boot(["node-2", "node-3"])
+    alone.end()
+    used = {work.node for run in runs for work in run.works}
+    assert used and "node-1" not in used and alone.driver.snapshot.nodes == ("node-0", "node-2", "node-3")
+    assert not alone.events("nodes lost") and not alone.events("run broken")
+
+
+class Falling(SimulatedNodes):
+    """When somebody was seen to be gone, node-1 goes too, ``later`` seconds after that look."""
+
+    later = TOGETHER / 2
+    hit = False
+
+    def look(self) -> Mapping[str, NodeInfo]:
+        seen = super().look()
+        if "node-0" not in seen and not self.hit:
+            self.hit = True
+            self.world.after(self.later, lambda: self.kill(["node-1"]))
+        return seen
+
+
+class FallingLater(Falling):
+    later = 20 * TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures"), [(Falling, [["node-0", "node-1"]]), (FallingLater, [["node-0"], ["node-1"]])]
+)
+def test_losses_close_to_one_another_are_one_failure(kind: type[Falling], failures: list[list[str]]) -> None:
+    names = tuple(f"node-{number}" for number in range(4))
+    alone = Alone(epochs=30, nodes=kind, present=names, node_count=4)
+    alone.until(lambda: alone.head == 3)
+    alone.nodes.kill(["node-0"])
+    alone.end()
+    assert [event["nodes"] for event in alone.events("nodes lost")] == failures and alone.ended == [None]
+
+
+# Runs that fail
+
+
+class Flaky:
+    """A runner of which the first runs fail for no reason that anybody can see."""
+
+    def __init__(self, usual: SimulatedRunner, failures: int) -> None:
+        self.usual = usual
+        self.failures = failures
+        self.started: list[tuple[int, float]] = []
+        self.save, self.cancel, self.cancel_save, self.close = usual.save, usual.cancel, usual.cancel_save, usual.close
+
+    def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
+        world = self.usual._nodes.world
+        self.started.append((plan.run, world.now))
+        if len(self.started) > self.failures:
+            self.usual.start(plan, batch, done)
+        else:
+            world.after(0.05, lambda: done(Failed(ConnectionError(f"fetch failed in run {plan.run}"))))
+
+
+def flaky(failures: int) -> tuple[Alone, Flaky]:
+    made: list[Flaky] = []
+
+    def runner(usual: SimulatedRunner) -> Flaky:
+        made.append(Flaky(usual, failures))
+        return made[0]
+
+    return Alone(runner=runner), made[0]
+
+
+def test_a_run_that_fails_with_nobody_lost_is_tried_again() -> None:
+    alone, runner = flaky(TRIES)
+    alone.end()
+    assert alone.ended == [None] and alone.head == 5
+    broken = alone.events("run broken")
+    assert len(broken) == TRIES and broken[0]["reason"] == "ConnectionError: fetch failed in run 0"
+    assert runner.started[1][1] - runner.started[0][1] >= SUSPICION, "a lost node had time to be noticed"
+
+
+def test_a_run_that_keeps_failing_with_nobody_lost_ends_the_job_and_names_the_cause() -> None:
+    alone, runner = flaky(1000)
+    alone.end()
+    (error,) = alone.ended
+    assert isinstance(error, RunFailed) and len(runner.started) == TRIES + 1
+    assert str(error).startswith(f"Spark could not finish a run in {TRIES} tries: ConnectionError: fetch failed in run")
+    assert alone.source.error is error and alone.head == -1
+
+
+# The sink
+
+
+class Refusing:
+    """A sink that raises so often over the first output of an epoch."""
+
+    def __init__(self, times: int, epoch: int = 0) -> None:
+        self.times = times
+        self.epoch = epoch
+        self.taken: list[Output] = []
+        self.raised = 0
+
+    def __call__(self, output: Output) -> None:
+        if output.epoch == self.epoch and self.raised < self.times:
+            self.raised += 1
+            raise ValueError("not this one")
+        self.taken.append(output)
+
+
+def ids(taken: Sequence[Output]) -> list[tuple[int, str, str]]:
+    return [output.id for output in taken]
+
+
+def test_what_a_sink_refuses_comes_again_after_a_pause_and_before_everything_else() -> None:
+    usual, sink = Alone(epochs=12).end(), Refusing(times=4)
+    alone = Alone(epochs=12, sink=sink).end()
+    assert sink.raised == 4 and ids(sink.taken) == ids(usual.taken) and len(usual.taken) > 6
+    told = alone.events("sink failed")
+    assert [event["tries"] for event in told] == [1, 2, 3, 4]
+    assert [event["retry_seconds"] for event in told] == [0.1, 0.2, 0.4, 0.8]
+    assert "final output of B/0 in epoch 0: ValueError: not this one" in told[0]["output"]
+
+
+def test_a_sink_that_keeps_refusing_ends_the_job_and_the_next_one_goes_on_there() -> None:
+    usual, sink = Alone(epochs=12).end(), Refusing(times=1000, epoch=4)
+    alone = Alone(epochs=12, sink=sink).end()
+    (error,) = alone.ended
+    limit = publishing.TRIES.limit
+    assert isinstance(error, SinkFailed) and sink.raised == limit
+    assert f"final output of B/0 in epoch 4: ValueError: not this one ({limit} times)" in str(error)
+    again = Alone(epochs=12, after=alone).end()
+    assert again.ended == [None]
+    assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"
+
+
+def test_the_source_waits_for_a_sink_that_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "TRIES", Retry(limit=6, first=8.0, most=8.0))
+    sink = Refusing(times=5)
+    ahead: list[int] = []
+    alone = Alone(epochs=60, sink=sink)
+    alone.driver.watchers.append(lambda *_: ahead.append(alone.driver.publisher.backlog))
+    alone.until(lambda: sink.raised == 5)
+    held = len(alone.source.released)
+    # The epoch that is held and the one before it were answered before their own outputs had come to the queue.
+    most = BACKLOG + 2
+    assert BACKLOG < alone.driver.publisher.backlog <= most
+    alone.until(lambda: bool(sink.taken))
+    assert len(alone.source.released) == held, "nothing was released while it was too far behind"
+    alone.end()
+    assert alone.ended == [None] and max(ahead) <= most and alone.head == 59
+
+
+def test_a_job_that_stops_gives_the_sink_everything_first() -> None:
+    usual = Alone(epochs=8).end()
+    last = max(output.epoch for output in usual.taken)
+    sink = Refusing(times=5, epoch=last)
+    alone = Alone(epochs=8, sink=sink).end()
+    assert sink.raised == 5 and ids(sink.taken) == ids(usual.taken) and alone.ended == [None]
+    assert alone.kinds()[-1] == "stopped" and alone.recorder.closed and alone.source.closed
