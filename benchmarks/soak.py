@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import Invalid
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.outputs import read_output
@@ -171,7 +172,10 @@ def main() -> None:
     if asked.epochs < 1 or asked.every < 1 or asked.rate < 1:
         parser.error("--epochs, --every and --rate must be at least 1")
     if asked.plot is not None:
-        check_plot_path(asked.plot)
+        try:
+            check_plot_path(asked.plot)
+        except Invalid as error:
+            parser.error(str(error))
     folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-"))
     print(" epoch      median     largest     driver        JVM    workers   store  nodes")
     began = time.monotonic()

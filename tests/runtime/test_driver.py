@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from holdfast.runtime.driver.watching import TOGETHER
 from holdfast.runtime.messages import NodeInfo, Run
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
-from holdfast.runtime.simulation.operators import drawn_seed
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.state import Unusable
 
@@ -71,7 +71,7 @@ class Queues:
         self.done: list[str] = []
         self.tried: list[tuple[str, float]] = []
         self.refusing: Callable[[str], bool] = lambda name: False
-        loop = VirtualLoop(self.world, drawn_seed(1, "queues"), 0.01)
+        loop = VirtualLoop(self.world, Random("1 queues"), 0.01)
         self.durable = Durable(loop, loop, lambda kind, fields: self.told.append((kind, fields)), self.failed.append)
 
     def submit(self, queue: Any, name: str) -> None:
@@ -99,7 +99,7 @@ def test_a_queue_keeps_its_order_while_the_store_refuses_and_others_go_on() -> N
     tries = [at for name, at in queues.tried if name == "first"]
     pauses = [later - earlier for earlier, later in pairwise(tries)]
     assert len(tries) > 3 and pauses[-1] > 2 * pauses[0], "each pause is longer than the one before"
-    assert queues.told[0][0] == "store unusable"
+    assert queues.told[0][0] == "store unusable" and queues.told[0][1]["retry_seconds"] > 0, "the page tells it"
     assert queues.told[0][1]["message"] == "cannot write first: the disk is full"
     assert queues.told[-1][0] == "store usable" and queues.told[-1][1]["after_seconds"] > 2
 

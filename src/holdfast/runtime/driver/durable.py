@@ -59,7 +59,7 @@ class Durable:
         now = self._clock.now()
         if self._since is None:
             self._since, self._tries = now, 0
-            self._note("store unusable", {"message": message})
+            self._note("store unusable", {"message": message, "retry_seconds": AGAIN.most})
         if now - self._since > GIVE_UP:
             self._fail(StoreRefused(f"{message}; it was asked again for {GIVE_UP:.0f} s"))
             return None

@@ -79,7 +79,6 @@ def with_scalings(schedule: FaultSchedule, able: Sequence[str]) -> FaultSchedule
         settings=replace(schedule.settings, parallel_recovery=draw.choice((1, 1, 2, 3))),
         scalings=tuple(sorted(scalings)),
         faults=(*faults, schedule.faults[-1]),
-        scalable=frozenset(able),
         replace=back,
         drains=_drains(draw, schedule.names, span),
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +146,3 @@ def undisturbed(pipeline: op.Pipeline, batches: Sequence[SimulatedBatch], output
             if made.output is not None and made.output.num_rows and task.operator in outputs:
                 said[epoch, str(task)] = made.output
     return said
-
-
-def drawn_seed(seed: int, what: str) -> Random:
-    return Random(f"{seed} {what}")

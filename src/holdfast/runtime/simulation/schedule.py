@@ -105,8 +105,6 @@ class FaultSchedule:
     """When somebody asks for another number of tasks of an operator, and how many."""
     drains: tuple[tuple[float, tuple[str, ...]], ...] = ()
     """When somebody can do without which nodes."""
-    scalable: frozenset[str] | None = None
-    """Operators that can be scaled; None: all that their streams allow."""
     elastic: Policy | None = None
     """Scale by load, as this policy says."""
     mishaps: tuple[Mishap, ...] = ()

@@ -44,7 +44,6 @@ class SparkRunner:
         self._topologies: dict[int, Topology] = {}
         self._threads: dict[str, queue.SimpleQueue[Job | None]] = {}
         self._process: CheckpointProcess | None = None
-        self._closed = False
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync)
             self._process.begin()
@@ -87,7 +86,6 @@ class SparkRunner:
         self._exchange.collect(self._exchange.located(list(places)), stage)
 
     def close(self) -> None:
-        self._closed = True
         for waiting in self._threads.values():
             waiting.put(None)
         if self._process is not None:
