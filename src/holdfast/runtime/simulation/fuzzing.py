@@ -203,6 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
     parser.add_argument("--count", type=int, help="stop after so many; default: run until stopped")
     given = parser.parse_args(arguments)
+    if given.count is not None and given.count < 1:
+        parser.error(f"--count must be at least 1, got {given.count}")
     make = CASES.get(given.of, mixed_case)
     if given.seed is not None:
         failure = attempt(make(given.seed), tell=True)
