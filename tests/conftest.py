@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where tests run in several processes (-n), all that start a JVM share one: there is one Spark for the run.
 
@@ -26,6 +29,8 @@ def spark() -> Iterator[Any]:
     """A local Spark with two cores, on loopback alone, as Holdfast itself starts it."""
     from holdfast.runtime.spark import spark_session
 
+    if "PYTEST_XDIST_WORKER" in os.environ and not re.search(r"@spark\b", os.environ.get("PYTEST_CURRENT_TEST", "")):
+        pytest.fail("two processes would each start a Spark: this pytest and this xdist do not keep groups together")
     session = spark_session("local[2]", name="holdfast-tests", settings={"spark.sql.session.timeZone": "UTC"})
     yield session
     session.stop()

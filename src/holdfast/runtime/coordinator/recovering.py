@@ -87,18 +87,17 @@ class Recovering:
         self.failed_at = parts.answering.head + 1
         self.kept = {task: held for task, held in self.kept.items() if task not in told.tasks}
         self._keep_if_down(parts)
-        if told.lost is None:
-            return
-        self.gained_at = parts.answering.head
-        yield record(
-            "nodes lost",
-            nodes=sorted(told.lost.nodes),
-            cause=told.lost.cause,
-            epoch=self.failed_at,
-            down=[str(task) for task in told.down],
-            alive=len(parts.members.nodes),
-            rates=parts.measurements.rates(),
-        )
+        if told.lost is not None:
+            self.gained_at = parts.answering.head
+            yield record(
+                "nodes lost",
+                nodes=sorted(told.lost.nodes),
+                cause=told.lost.cause,
+                epoch=self.failed_at,
+                down=[str(task) for task in told.down],
+                alive=len(parts.members.nodes),
+                rates=parts.measurements.rates(),
+            )
         if told.promoted:
             yield record("promoted", tasks=[str(task) for task in told.promoted], epoch=self.failed_at)
 

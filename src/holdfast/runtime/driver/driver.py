@@ -297,12 +297,7 @@ class Driver:
         if self.ports.faults is None:
             self.tell(EpochArrived(epoch))
         else:
-            play = partial(self.ports.faults.epoch, epoch)
-            self.ports.background.submit("nodes", play, partial(self._arrived, epoch))
-
-    def _arrived(self, epoch: int, played: object) -> None:
-        self._or_fail(played)
-        self.tell(EpochArrived(epoch))
+            self.watching.play(partial(self.ports.faults.epoch, epoch), lambda: self.tell(EpochArrived(epoch)))
 
     def batch(self, epoch: int) -> object:
         """The rows of the epoch at hand."""

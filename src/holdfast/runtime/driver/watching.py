@@ -5,7 +5,7 @@ What is told is everybody, never a difference, so that nobody who is gone can st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.driver.ports import Failed, Timer
@@ -50,6 +50,23 @@ class Watching:
         self.gathered = True
         self._driver.tell(NodesSeen(self.nodes))
 
+    def play(self, faults: Callable[[], None], then: Callable[[], None]) -> None:
+        """Let faults happen, and what can be seen of them at once be known before anything else is begun."""
+
+        def play_and_look() -> Mapping[str, NodeInfo]:
+            faults()
+            return self._driver.ports.nodes.look()
+
+        def played(nodes: Mapping[str, NodeInfo] | Failed) -> None:
+            if isinstance(nodes, Failed):
+                self._driver.fail(nodes.error)
+                return
+            if self.gathered and not self._driver.ended:
+                self._see(nodes, epoch_here=True)
+            then()
+
+        self._driver.ports.background.submit("nodes", play_and_look, played)
+
     def _look(self) -> Look:
         ports = self._driver.ports
         if ports.faults is not None:
@@ -90,14 +107,14 @@ class Watching:
     def _gone(self, nodes: Mapping[str, NodeInfo]) -> list[str]:
         return [n for n, info in self.nodes.items() if n not in nodes or nodes[n].incarnation != info.incarnation]
 
-    def _see(self, nodes: Mapping[str, NodeInfo]) -> None:
+    def _see(self, nodes: Mapping[str, NodeInfo], epoch_here: bool = False) -> None:
         driver = self._driver
         gone = self._gone(nodes)
         joined = [name for name in nodes if name not in self.nodes or name in gone]
         self.nodes = nodes
         if not gone and not joined and set(driver.snapshot.nodes) <= nodes.keys():
             return
-        due = bool(gone) and driver.epoch_due(SOON)
+        due = bool(gone) and (epoch_here or driver.epoch_due(SOON))
         if gone:
             if self._overdue is not None:
                 self._overdue.cancel()
