@@ -19,14 +19,14 @@ def priorities(topology: Topology) -> Floats:
     return np.array([query.priority for query in topology.queries])
 
 
-def objectives(topology: Topology, failed: ArrayLike) -> Floats:
+def objectives(topology: Topology, failed: ArrayLike, stale: ArrayLike = 1.0) -> Floats:
     """Sum of priority x fidelity for each failure set, shape [sets]."""
-    return np.asarray(query_fidelities(topology, failed) @ priorities(topology))
+    return np.asarray(query_fidelities(topology, failed, stale) @ priorities(topology))
 
 
-def query_fidelities(topology: Topology, failed: ArrayLike) -> Floats:
+def query_fidelities(topology: Topology, failed: ArrayLike, stale: ArrayLike = 1.0) -> Floats:
     """Fidelity of each query for each failure set, shape [sets, queries]."""
-    loss = losses(topology, failed)
+    loss = losses(topology, failed, stale=stale)
     columns = []
     for query in topology.queries:
         span = topology.span[query.sink]
@@ -34,13 +34,16 @@ def query_fidelities(topology: Topology, failed: ArrayLike) -> Floats:
     return np.clip(np.stack(columns, axis=1), 0.0, 1.0)
 
 
-def losses(topology: Topology, failed: ArrayLike, correlation: bool = True) -> Floats:
+def losses(topology: Topology, failed: ArrayLike, correlation: bool = True, stale: ArrayLike = 1.0) -> Floats:
     """Information loss of every task for each failure set, shape [sets, tasks].
 
-    Without ``correlation`` joins are treated like any other operator, as internal completeness does.
+    Without ``correlation`` joins are treated like any other operator, as internal completeness does. ``stale``: what a
+    task loses at least when it has failed, for each task: 1 where it says nothing then, less where it goes on from an
+    old state.
     """
     mask = np.atleast_2d(np.asarray(failed, dtype=np.bool_))
-    loss = mask.astype(np.float64)
+    floor = np.broadcast_to(np.asarray(stale, dtype=np.float64), mask.shape)
+    loss = np.where(mask, floor, 0.0)
     for operator in topology.operators:
         streams = topology.inputs_of(operator.name)
         if not streams:
@@ -58,7 +61,7 @@ def losses(topology: Topology, failed: ArrayLike, correlation: bool = True) -> F
             arriving = np.zeros_like(loss[:, span])
             for stream, weight in zip(streams, weights, strict=True):
                 arriving += stream_losses(topology, stream, loss) * weight
-        loss[:, span] = np.where(mask[:, span], 1.0, arriving)
+        loss[:, span] = np.where(mask[:, span], np.maximum(floor[:, span], arriving), arriving)
     return loss
 
 
