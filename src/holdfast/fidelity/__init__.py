@@ -2,7 +2,16 @@
 
 from holdfast.fidelity.completeness import internal_completeness, query_completeness
 from holdfast.fidelity.flow import Flow
-from holdfast.fidelity.loss import losses, objectives, priorities, query_fidelities, shares, stream_losses, stream_rates
+from holdfast.fidelity.loss import (
+    arriving_losses,
+    losses,
+    objectives,
+    priorities,
+    query_fidelities,
+    shares,
+    stream_losses,
+    stream_rates,
+)
 from holdfast.fidelity.output import Fidelity, Metric, output_fidelity
 from holdfast.fidelity.trees import count_trees, minimal_trees, tree_counts, trees_through
 
@@ -10,6 +19,7 @@ __all__ = [
     "Fidelity",
     "Flow",
     "Metric",
+    "arriving_losses",
     "count_trees",
     "internal_completeness",
     "losses",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from holdfast.topology import Stream, Topology
+from holdfast.topology import Operator, Stream, Topology
 
 Floats = NDArray[np.float64]
 
@@ -45,24 +45,29 @@ def losses(topology: Topology, failed: ArrayLike, correlation: bool = True, stal
     floor = np.broadcast_to(np.asarray(stale, dtype=np.float64), mask.shape)
     loss = np.where(mask, floor, 0.0)
     for operator in topology.operators:
-        streams = topology.inputs_of(operator.name)
-        if not streams:
+        if not topology.inputs_of(operator.name):
             continue
         span = topology.span[operator.name]
-        if correlation and operator.inputs == "correlated":
-            survival = np.ones_like(loss[:, span])
-            for stream in streams:
-                survival *= 1.0 - stream_losses(topology, stream, loss)
-            arriving = 1.0 - survival
-        else:
-            weights = np.stack([stream_rates(topology, stream) for stream in streams])
-            weights = np.where(weights.sum(axis=0) > 0, weights, 1.0)
-            weights = weights / weights.sum(axis=0)
-            arriving = np.zeros_like(loss[:, span])
-            for stream, weight in zip(streams, weights, strict=True):
-                arriving += stream_losses(topology, stream, loss) * weight
+        arriving = arriving_losses(topology, operator, loss, correlation)
         loss[:, span] = np.where(mask[:, span], np.maximum(floor[:, span], arriving), arriving)
     return loss
+
+
+def arriving_losses(topology: Topology, operator: Operator, loss: Floats, correlation: bool = True) -> Floats:
+    """What the input of each task of an operator lacks, from what the tasks upstream of it lose."""
+    streams, span = topology.inputs_of(operator.name), topology.span[operator.name]
+    if correlation and operator.inputs == "correlated":
+        survival = np.ones_like(loss[:, span])
+        for stream in streams:
+            survival *= 1.0 - stream_losses(topology, stream, loss)
+        return 1.0 - survival
+    weights = np.stack([stream_rates(topology, stream) for stream in streams])
+    weights = np.where(weights.sum(axis=0) > 0, weights, 1.0)
+    weights = weights / weights.sum(axis=0)
+    arriving = np.zeros_like(loss[:, span])
+    for stream, weight in zip(streams, weights, strict=True):
+        arriving += stream_losses(topology, stream, loss) * weight
+    return arriving
 
 
 def stream_losses(topology: Topology, stream: Stream, loss: Floats) -> Floats:

@@ -146,6 +146,10 @@ class Operator:
     event_time: bool = False
     """True for operators that need the watermark."""
 
+    horizon: int | None = None
+    """So many microseconds of event time an answer rests on; None: everything that ever came. Tells how much an answer
+    after a failure lacks."""
+
     version: Version = 1
     """Of an operator of one's own: another one says that its state does not fit what was kept before."""
 

@@ -45,6 +45,7 @@ class Deduplicate(Operator):
         self._time = time
         self._horizon = duration(within, self._who) if within is not None else 0
         self.event_time = time is not None
+        self.horizon = self._horizon if time is not None else None
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema([pa.field(SEEN, WINDOW_TIME)]))}
 
     def describe(self) -> Description:

@@ -66,6 +66,7 @@ class Join(Operator):
         self._who, self._on, self._how = who, keys.names, HOWS[how]
         self.by = tuple(keys.names)
         self._panes = Panes(size, every if every is not None else size, who)
+        self.horizon = self._panes.size
         self._sides = {left.stream: left, right.stream: right}
         self._left, self._right = left, right
         window = [pa.field(START, WINDOW_TIME)]

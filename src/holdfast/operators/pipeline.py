@@ -206,6 +206,11 @@ class Pipeline:
         return TaskState.empty(self.state_schemas(name), epoch)
 
     @cached_property
+    def horizons(self) -> Mapping[str, int | None]:
+        """How far back the answers of each operator with state look; see ``Operator.horizon``."""
+        return {each.name: each.operator.horizon for each in self.steps if self.state_schemas(each.name)}
+
+    @cached_property
     def coordinated(self) -> Topology:
         """The topology as the coordinator sees it.
 

@@ -131,6 +131,7 @@ class Windowed(Operator):
                 raise Invalid(f"{self._who}: a key column cannot be called {name!r}; rename it with op.map")
         self.by = tuple(self._keys.names)
         self._panes = Panes(size, every, self._who)
+        self.horizon = self._panes.size
         self._time = time
         self._top = _checked_top(top, aggregations, self._who)
         taken = [*self._keys.names, START, END, RANK, ROWS]

@@ -1,6 +1,7 @@
 """Recovery scheduling: what to recover first when capacity comes back bit by bit, and where to put it."""
 
 from holdfast.recovery.balancing import moves
+from holdfast.recovery.completions import essential
 from holdfast.recovery.load import measured_costs, with_costs
 from holdfast.recovery.placement import CEILING, Node, Placement, place, room
 from holdfast.recovery.plan import Algorithm, RecoveryPlan, Schedule, Step
@@ -17,6 +18,7 @@ __all__ = [
     "RecoveryPlan",
     "Schedule",
     "Step",
+    "essential",
     "measured_costs",
     "moves",
     "place",

@@ -6,13 +6,15 @@ included. Where two inputs of a join share upstream tasks the shared ones are we
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.fidelity import query_fidelities
 from holdfast.recovery.demand import Floats, Ints
-from holdfast.topology import Stream, Topology
+from holdfast.topology import Stream, Task, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class Completions:
             self._climb(task, found, skip=source)
         return tuple(sorted(place for place in found if lost[place]))
 
+    def ending(self, task: int, lost: NDArray[np.bool_]) -> tuple[int, ...]:
+        """The failed tasks of the lightest tree that ends in this task."""
+        found: set[int] = set()
+        self._climb(task, found, skip=None)
+        return tuple(sorted(place for place in found if lost[place]))
+
     def _climb(self, task: int, found: set[int], skip: str | None) -> None:
         """Add this task and the lightest tree that ends in it; the branch of operator ``skip`` is there already."""
         waiting = [(task, skip)]
@@ -51,6 +59,25 @@ class Completions:
             else:
                 follow = []
             waiting += [(int(self.sender[_key(stream)][number]), None) for stream in follow]
+
+
+def essential(topology: Topology, failed: Iterable[Task]) -> tuple[Task, ...]:
+    """The lightest failed tasks without which a query would be silent; none where every query has something to say."""
+    lost = topology.mask(failed)
+    if not lost.any():
+        return ()
+    silent = query_fidelities(topology, lost)[0] <= 0
+    if not silent.any():
+        return ()
+    found: set[int] = set()
+    for query, mute in zip(topology.queries, silent, strict=True):
+        if mute:
+            weights = np.where(lost, np.maximum(topology.costs, 1e-9), 0.0)
+            weights[sorted(found)] = 0.0
+            lightest = completions(topology, weights)
+            span = topology.span[query.sink]
+            found.update(lightest.ending(span.start + int(np.argmin(lightest.weight[span])), lost))
+    return tuple(topology.tasks[place] for place in sorted(found))
 
 
 def completions(topology: Topology, weights: Floats) -> Completions:

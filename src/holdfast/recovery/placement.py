@@ -12,6 +12,7 @@ from holdfast.recovery.plan import affords
 from holdfast.topology import Task, Topology
 
 CEILING = 0.8
+SLIVER = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,16 @@ def place(
     nodes: Sequence[Node],
     ceiling: float = CEILING,
     avoid: Mapping[Task, Collection[str]] | None = None,
+    first: Collection[Task] = (),
+    soft: bool = False,
 ) -> Placement:
     """Each task, the dearest first, to the node with the most room below ``ceiling`` x capacity.
 
     ``avoid`` names for a task the failure domains it must stay out of, such as that of its live replica. Nodes with
     equal room: the one whose domain holds fewest tasks of the same operator so far, then by the order given, so that
     one more dead rack takes as little of an operator as possible. O(tasks log nodes) without ``avoid``.
+    ``first``: these come before all others, and are placed whether there is room or not. ``soft``: a node with any room
+    left takes one task more, so that what fits in all is not left out for being in pieces.
     """
     if not 0 < ceiling <= 1:
         raise Invalid(f"ceiling must be above 0 and at most 1, got {ceiling}")
@@ -64,10 +69,11 @@ def place(
     together: dict[tuple[str, str], int] = {}
     placed: dict[Task, str] = {}
     unplaced = []
-    for task in sorted(tasks, key=lambda task: (-cost_of(topology, task), topology.index[task])):
+    order = {task: (task not in first, -cost_of(topology, task), topology.index[task]) for task in tasks}
+    for task in sorted(order, key=order.__getitem__):
         cost = cost_of(topology, task)
         chosen = _roomiest(rooms, nodes, task, shunned.get(task, ()), together)
-        if chosen is None or not affords(-chosen[0], cost):
+        if chosen is None or not (task in first or affords(-chosen[0], cost) or (soft and -chosen[0] > SLIVER)):
             unplaced.append(task)
             if chosen is not None:
                 heapq.heappush(rooms, chosen)

@@ -36,6 +36,10 @@ class Work:
     last: int
     keep: bool = False
     fidelity: float = 1.0
+    given: float = 1.0
+    """Of a tentative lane: how complete its input is in this epoch."""
+    past: int | None = None
+    """Of a tentative lane: the newest event time up to the epoch before, which its state may not have seen."""
     fork: int = 0
     """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
     born: int = 0
@@ -227,9 +231,14 @@ class EpochArrived:
 
 @dataclass(frozen=True, slots=True)
 class EpochJournalled:
-    """The journal holds all of this epoch. To be told before the run that ingested it is, whatever became of it."""
+    """The journal holds all of this epoch. To be told before the run that ingested it is, whatever became of it.
+
+    ``rows`` were read for it, if that is known; ``time``: its newest event time in microseconds.
+    """
 
     epoch: int
+    rows: int | None = None
+    time: int | None = None
 
 
 SHED = "shed"
@@ -260,6 +269,8 @@ class Report:
     message: str = ""
     keys: Sequence[int] = ()
     """Now and then: how many rows came for each of some equal parts of the task's keys."""
+    time: int | None = None
+    """Of a source: the newest event time of its rows, less the delay, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Settings:
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
     without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
+    ``ceiling``: the share of a node's capacity that recovery may fill.
     """
 
     nodes: int = 1
@@ -37,6 +38,7 @@ class Settings:
     rebalance: bool = True
     standby: int = 0
     checkpoint_tries: int = 20
+    ceiling: float = 1.0
 
     @property
     def handover(self) -> int:
@@ -47,6 +49,8 @@ class Settings:
         for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
+        if not 0 < self.ceiling <= 1:
+            raise Invalid(f"ceiling must be above 0 and at most 1, got {self.ceiling}")
         if self.standby < 0:
             raise Invalid(f"pool must be 0 or more nodes, got {self.standby}")
         if self.recovery not in RECOVERIES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.state.writer import Writer
 
 FOLDER = "journal"
+ROWS = "rows"
+"""Under this name pieces have how many rows were read for them, and checkpoints how many all epochs up to them had."""
 COMMITS = "journal/commits"
 _PIECE = re.compile(r"(.+-\d+)-(\d{10})-([0-9a-f]{32})\.arrow")
 _RUN = re.compile(r"run-(\d+)-of-(\d+)/(\d+)")
@@ -41,11 +43,20 @@ class Gap(Unrecoverable):
 
 @dataclass(frozen=True, slots=True)
 class JournalEpoch:
-    """A committed epoch: its pieces in their order, and who owned which keys when they were cut."""
+    """A committed epoch: its pieces in their order, and who owned which keys when they were cut.
+
+    ``time``: its newest event time in microseconds, if it has any; ``total``: rows of all epochs up to this one.
+    """
 
     epoch: int
     pieces: tuple[FileEntry, ...]
     routings: Mapping[str, Routing]
+    time: int | None = None
+    total: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +70,15 @@ class Journal:
     """The committed epochs that a job knows, back to the oldest checkpoint it may fall back to. For one owner."""
 
     def __init__(
-        self, url: str, checkpoint: int, epochs: Mapping[int, JournalEpoch], damaged: Mapping[int, str]
+        self, url: str, checkpoint: int, epochs: Mapping[int, JournalEpoch], damaged: Mapping[int, str], total: int = 0
     ) -> None:
         self._url = url
         self._epochs = dict(epochs)
         self._damaged = dict(damaged)
         self.newest = max(checkpoint, *epochs) if epochs else checkpoint
         """The newest committed epoch, or the checkpoint where there are none beyond it."""
+        self.total = epochs[self.newest].total if self.newest in epochs else total
+        """Rows of all epochs up to the newest."""
 
     @classmethod
     def load(cls, store: Store, checkpoint: int) -> Journal:
@@ -75,7 +88,9 @@ class Journal:
         """
         files = store.files
         newest, found = fence.inherited(files)
-        oldest = min((one.epoch for one in store.checkpoints()), default=checkpoint)
+        retained = store.checkpoints()
+        oldest = min((one.epoch for one in retained), default=checkpoint)
+        total = next((int(one.extra.get(ROWS, 0)) for one in retained if one.epoch == checkpoint), 0)
         epochs: dict[int, JournalEpoch] = {}
         damaged: dict[int, str] = {}
         for epoch, name in commit_names(files, found, newest).items():
@@ -85,7 +100,7 @@ class Journal:
                 epochs[epoch] = _committed(files, epoch, name)
             except Damaged as error:
                 damaged[epoch] = str(error)
-        journal = cls(store.url, checkpoint, epochs, damaged)
+        journal = cls(store.url, checkpoint, epochs, damaged, total)
         journal.span(checkpoint + 1, journal.newest)
         return journal
 
@@ -95,6 +110,22 @@ class Journal:
             if epoch not in self._epochs:
                 raise Gap(self._missing(epoch))
         return JournalSpan(tuple(self._epochs[epoch] for epoch in range(first, last + 1)))
+
+    def next(
+        self, epoch: int, pieces: tuple[FileEntry, ...], routings: Mapping[str, Routing], time: int | None
+    ) -> JournalEpoch:
+        """The next epoch as it is to be committed, from its pieces."""
+        rows = sum(piece.rows for piece in pieces)
+        return JournalEpoch(epoch, pieces, routings, time, self.total + rows)
+
+    def counts(self) -> dict[int, tuple[int, int | None]]:
+        """Of each epoch known, rows of all up to it and its newest event time; of the newest one at least."""
+        known = {epoch: (held.total, held.time) for epoch, held in self._epochs.items()}
+        return known or ({self.newest: (self.total, None)} if self.newest >= 0 else {})
+
+    def rows_upto(self, epoch: int) -> int:
+        """Rows of all epochs up to one that is known."""
+        return self._epochs[epoch].total if epoch in self._epochs else self.total
 
     def reaches(self, checkpoint: int) -> bool:
         """Whether everything after a checkpoint can be replayed."""
@@ -110,13 +141,14 @@ class Journal:
         self._check_next(epoch)
         entries = {piece_label(piece): piece for piece in epoch.pieces}
         routings = {operator: routing.to_json() for operator, routing in epoch.routings.items()}
-        writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings})
+        facts = {"time": epoch.time, "total": epoch.total}
+        writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings, **facts})
 
     def learn(self, epoch: JournalEpoch) -> None:
         """The next epoch was committed."""
         self._check_next(epoch)
         self._epochs[epoch.epoch] = epoch
-        self.newest = epoch.epoch
+        self.newest, self.total = epoch.epoch, epoch.total
 
     def _check_next(self, epoch: JournalEpoch) -> None:
         if epoch.epoch != self.newest + 1:
@@ -148,11 +180,14 @@ class Journal:
         if len(counts) != 1 or any(len(files) != 1 for files in pieces):
             return None
         try:
-            for (entry,) in pieces:
-                read(store.files, entry)
+            notes = [_piece(store.files, entry, None)[1] for (entry,) in pieces]
         except Damaged:
             return None
-        return JournalEpoch(epoch, tuple(entry for (entry,) in pieces), dict(routings))
+        counted = tuple(
+            replace(entry, rows=int(note.get(ROWS, 0))) for (entry,), note in zip(pieces, notes, strict=True)
+        )
+        times = [note["time"] for note in notes if note.get("time") is not None]
+        return self.next(epoch, counted, dict(routings), max(times, default=None))
 
     def forget(self, upto: int) -> None:
         """Epochs up to this one were trimmed."""
@@ -178,19 +213,37 @@ def piece_label(entry: FileEntry) -> str:
     return folder_task(match[1])
 
 
-def write(files: Files, epoch: int, label: str, data: bytes, *, token: int, sync: bool) -> FileEntry:
-    """One piece of an epoch, as an Arrow file with the bytes in its one row; nothing counts until it is committed."""
-    about = {"kind": "journal", "task": label, "epoch": epoch}
+def write(
+    files: Files,
+    epoch: int,
+    label: str,
+    data: bytes,
+    *,
+    token: int,
+    sync: bool,
+    rows: int = 0,
+    time: int | None = None,
+) -> FileEntry:
+    """One piece of an epoch, as an Arrow file with the bytes in its one row; nothing counts until it is committed.
+
+    ``rows``: so many were read for it, the newest of ``time``, in microseconds.
+    """
+    about = {"kind": "journal", "task": label, "epoch": epoch, ROWS: rows, "time": time}
     schema = pa.schema([("block", pa.large_binary())], metadata={METADATA: note_bytes(about)})
     encoded = encode_batch(pa.RecordBatch.from_arrays([pa.array([data], pa.large_binary())], schema=schema))
     proof = checksum(encoded)
     path = f"{_epoch_folder(epoch)}/{task_folder(label)}-{token:010d}-{proof}.arrow"
     files.put(path, encoded, sync)
-    return FileEntry(path, encoded.size, proof, 0, "", epoch)
+    return FileEntry(path, encoded.size, proof, rows, "", epoch)
 
 
 def read(files: Files, entry: FileEntry, label: str | None = None) -> bytes:
     """The bytes of a piece, or Damaged. The entry is all that is needed; a ``label`` is compared with the file's."""
+    return _piece(files, entry, label)[0]
+
+
+def _piece(files: Files, entry: FileEntry, label: str | None) -> tuple[bytes, Mapping[str, Any]]:
+    """The bytes of a piece and what is noted with them."""
     try:
         batch, note = decode_batch(read_checked(files, entry))
         data = batch.column("block")[0].as_py()
@@ -198,7 +251,7 @@ def read(files: Files, entry: FileEntry, label: str | None = None) -> bytes:
         raise Damaged(f"{entry.path}: {error}") from error
     if (note.get("task"), note.get("epoch")) != (label or piece_label(entry), entry.epoch):
         raise Damaged(f"{entry.path} is of {note.get('task')} at epoch {note.get('epoch')}: files were swapped")
-    return bytes(data)
+    return bytes(data), note
 
 
 def commit(
@@ -248,7 +301,8 @@ def _committed(files: Files, epoch: int, name: str) -> JournalEpoch:
     if len(order) != extra.get("pieces", len(order)):
         raise Damaged(f"{name} names {len(order)} pieces of {extra['pieces']}")
     routings = {operator: Routing.from_json(each) for operator, each in extra.get("routings", {}).items()}
-    return JournalEpoch(epoch, tuple(entries[label] for label in order), routings)
+    pieces = tuple(entries[label] for label in order)
+    return JournalEpoch(epoch, pieces, routings, extra.get("time"), int(extra.get("total", 0)))
 
 
 def _epoch_folder(epoch: int) -> str:

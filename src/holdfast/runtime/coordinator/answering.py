@@ -117,8 +117,10 @@ class Answering:
         for work, _ in told.counted:
             if work.lane == "tentative" and work.task in primaries and primaries[work.task].node == work.node:
                 fork = self.forks.get(work.task)
-                base = fork.base if fork is not None and fork.number == work.fork else work.start
-                self.forks[work.task] = Fork(work.fork, base, work.last, work.fidelity * (work.last - base))
+                if fork is None or fork.number != work.fork:
+                    fork = Fork(work.fork, work.start, work.start)
+                rows = work.given * parts.measurements.memory.ledger.rows(work.last, work.last)
+                self.forks[work.task] = fork.advanced(work.last, rows)
             elif work.last >= self.head and parts.assignment.holds(work):
                 self.mute.discard(work.task)
         self.forks = {task: fork for task, fork in self.forks.items() if primaries[task].position < self.head}
@@ -213,10 +215,10 @@ class Answering:
         if parts.settings.recovery == "blocking" and (not assignment.all_up or assignment.cold):
             return
         exact, said_by = assignment.exact(epoch, self.head), self.output_tasks(assignment.topology)
-        measured, number = parts.measurements.before, parts.runs.next
+        measured, memory, number = parts.measurements.before, parts.measurements.memory, parts.runs.next
         works = [
             *exact_works(assignment, exact, epoch, parts.recovering.keep),
-            *tentative_works(assignment, self.forks, exact, epoch, number, measured, self.mute, said_by),
+            *tentative_works(assignment, self.forks, exact, epoch, number, measured, memory, self.mute, said_by),
         ]
         if not works:
             return

@@ -208,6 +208,15 @@ class Assignment:
                 able[index] = copy is not None and copy.position == epoch - 1
         return ~self._below(~able)
 
+    def broken(self, outputs: Collection[str]) -> set[Task]:
+        """The tasks of these operators that are down, or have something upstream of them that is."""
+        if self.all_up:
+            return set()
+        down = np.zeros(len(self.topology.tasks), np.bool_)
+        down[[self.topology.index[task] for task in self.down]] = True
+        hit = self._below(down)
+        return {task for task in self.tasks if task.operator in outputs and hit[self.topology.index[task]]}
+
     def behind(self, head: int) -> list[CatchUp]:
         """Copies that have not come to the head and can: nothing upstream of them is down."""
         if self.caught_up(head):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node
 from holdfast.runtime.coordinator.facts import Fact, Said, Told
+from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.coordinator.snapshot import Snapshot
 from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
@@ -24,7 +25,7 @@ class Coordinator:
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
     ``published``: up to which epoch each task's output was found. ``scalable``: operators whose state can be cut; those
-    whose streams allow it when None.
+    whose streams allow it when None. ``memory``: what came with the epochs so far, and what operators remember of it.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class Coordinator:
         saved: Shape | None = None,
         published: Mapping[Task, int] | None = None,
         scalable: Collection[str] | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.halted = False
         self.parts = Parts.found(
-            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable
+            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable, memory
         )
 
     @property

@@ -8,27 +8,60 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.fidelity import losses, priorities, shares
+from holdfast.fidelity import arriving_losses, priorities, shares
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.facts import Copy
+from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.coordinator.replay import Keep, feeding, upward
 from holdfast.runtime.messages import Lane, Origin, Work
 from holdfast.topology import Task, Topology
 
 Mask = NDArray[np.bool_]
+TOLD_APART = 64
+"""Of so many epochs a fork knows what it got in each; of older ones, in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
     """A tentative branch of a task's state: the run that began it, the exact epoch it began from, how far it has come.
 
-    ``given``: the fidelity of its input, summed over the epochs since; one that it missed counts nothing.
+    ``given``: the rows that it got since, as (epoch, rows); of epochs that it missed there are none.
     """
 
     number: int
     base: int
     reached: int
-    given: float
+    given: tuple[tuple[int, float], ...] = ()
+
+    def advanced(self, epoch: int, rows: float) -> Fork:
+        """After one more epoch, of which so many rows came to it."""
+        given = (*self.given, (epoch, rows))
+        if len(given) > TOLD_APART:
+            (_, first), (until, second), *later = given
+            given = ((until, first + second), *later)
+        return Fork(self.number, self.base, epoch, given)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What answers rest on: rows of epochs, and how far back operators with state look, in microseconds; None: all."""
+
+    ledger: Ledger
+    horizons: Mapping[str, int | None]
+
+    def told(self, operator: str, fork: Fork, given: float, epoch: int) -> float:
+        """The fidelity of what a fork says of an epoch in which its input is ``given`` complete.
+
+        The smaller of two: how much of the epoch's rows came to it, and how many of all rows that its answer rests on
+        its state has seen.
+        """
+        ledger, first = self.ledger, self.ledger.since(epoch, self.horizons.get(operator))
+        rested = ledger.rows(first, epoch)
+        if rested <= 0:
+            return given
+        seen = ledger.rows(first, fork.base) if fork.base >= first else 0
+        seen += sum(rows for at, rows in fork.given if at >= first) + given * ledger.rows(epoch, epoch)
+        return min(given, seen / rested)
 
 
 def exact_works(assignment: Assignment, exact: Mask, epoch: int, keep: Keep) -> list[Work]:
@@ -56,41 +89,50 @@ def tentative_works(
     epoch: int,
     run: int,
     measured: Topology,
+    memory: Memory,
     mute: Collection[Task],
     output_tasks: Collection[Task],
 ) -> list[Work]:
-    """Live tasks with incomplete input go on upon a fork, with what is left, if anything of the sources is.
+    """Tasks that cannot be exact go on upon a fork, with what is left, if anything of the sources is.
 
-    ``run`` names the forks that begin now; ``measured``: the topology with the rates by which fidelity is told;
-    ``mute``: tasks that cannot cope with incomplete input. Works that no query would hear are left out.
-    The fidelity of an answer is that of all that its fork was given since it began, on average over the epochs: when
-    everything upstream is back, what was missed meanwhile is missing still.
+    A fork begins from the newest exact state that there is: the node's own, or after a loss the last checkpoint; or it
+    goes on where it was, if it has seen more. ``run`` names the forks that begin now; ``measured``: the topology with
+    the rates by which fidelity is told; ``mute``: tasks that cannot cope with incomplete input. Works that no query
+    would hear are left out.
     """
-    topology = assignment.topology
-    able = [
-        task
-        for task in assignment.tasks
-        if not exact[topology.index[task]]
-        and task in assignment.primaries
-        and task not in assignment.cold
-        and task not in mute
-    ]
-    if not able:
-        return []
-    absent = set(assignment.tasks) - set(able)
-    left = 1.0 - losses(measured, topology.mask(task for task in absent if not exact[topology.index[task]]))[0]
-    works = []
-    for task in able:
-        given = float(left[topology.index[task]])
-        if given <= 0:
+    topology, loss, works = assignment.topology, np.zeros((1, len(exact))), []
+    for operator in topology.operators if not exact.all() else ():
+        if not topology.inputs_of(operator.name):
             continue
-        copy, fork = assignment.primaries[task], forks.get(task)
-        origin: Origin = "local"
-        if fork is None or fork.reached < copy.position:
-            fork, origin = Fork(run, copy.position, copy.position, 0.0), "checkpoint" if copy.fresh else "fork"
-        told = (fork.given + given) / (epoch - fork.base)
-        start, number = fork.reached, fork.number
-        works.append(Work(task, copy.node, "tentative", origin, start, epoch, epoch, fidelity=told, fork=number))
+        span = topology.span[operator.name]
+        left = 1.0 - arriving_losses(measured, measured.operator[operator.name], loss)[0]
+        for number in range(operator.parallelism):
+            index, given = span.start + number, min(1.0, float(left[number]))
+            if exact[index]:
+                continue
+            task = topology.tasks[index]
+            loss[0, index] = 1.0
+            if task in mute or task not in assignment.primaries or given <= 0:
+                continue
+            copy, fork = assignment.primaries[task], forks.get(task)
+            begun, told = Fork(run, copy.position, copy.position), given
+            if operator.stateful:
+                told = memory.told(task.operator, begun, given, epoch)
+            goes_on = fork is not None and fork.reached >= copy.position
+            if fork is not None and goes_on and operator.stateful:
+                further = memory.told(task.operator, fork, given, epoch)
+                goes_on, told = further >= told, max(further, told)
+            if told <= 0:
+                continue
+            loss[0, index] = 1.0 - told
+            origin: Origin = "local" if goes_on else "checkpoint" if copy.fresh else "fork"
+            chosen = fork if fork is not None and goes_on else begun
+            works.append(
+                Work(
+                    task, copy.node, "tentative", origin, chosen.reached, epoch, epoch,
+                    fidelity=told, given=given, past=memory.ledger.time(epoch - 1), fork=chosen.number,
+                )  # fmt: skip
+            )
     return _heard(topology, works, output_tasks)
 
 

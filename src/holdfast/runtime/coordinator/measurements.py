@@ -13,7 +13,8 @@ from holdfast.elasticity import Sample, sample_of
 from holdfast.recovery import with_costs
 from holdfast.replication import plan
 from holdfast.runtime.coordinator.facts import Committed, Lost, Reshaped, Said, Told
-from holdfast.runtime.messages import ReplicasPlanned, Report
+from holdfast.runtime.coordinator.lanes import Memory
+from holdfast.runtime.messages import EpochJournalled, ReplicasPlanned, Report
 from holdfast.state import Routing
 from holdfast.topology import Task, Topology
 
@@ -31,10 +32,12 @@ RATES_TOLD = 500
 class Measurements:
     """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured.
 
-    ``before``: the topology with the rates measured before the last failure, by which fidelity is told.
+    ``before``: the topology with the rates measured before the last failure, and ``memory``: what answers rest on, by
+    which fidelity is told.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, memory: Memory) -> None:
+        self.memory = memory
         self._declared = self.before = topology
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
@@ -51,6 +54,8 @@ class Measurements:
                         self.task(work.task, report, len(work.epochs))
                 if run.epoch is not None:
                     self.sources(r for r in reports if not parts.assignment.topology.inputs_of(r.task.operator))
+            case EpochJournalled(epoch, rows, time):
+                self.memory.ledger.learn(epoch, rows, time)
             case Reshaped(topology=topology):
                 self._reshape(topology, told.untouched)
         return ()

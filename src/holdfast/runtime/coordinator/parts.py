@@ -10,6 +10,8 @@ from holdfast.runtime.coordinator.answering import Answering
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.checkpointing import Checkpointing
 from holdfast.runtime.coordinator.facts import Said, Told
+from holdfast.runtime.coordinator.lanes import Memory
+from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.coordinator.measurements import Measurements
 from holdfast.runtime.coordinator.membership import Membership
 from holdfast.runtime.coordinator.recovering import Recovering
@@ -56,6 +58,7 @@ class Parts:
         saved: Shape,
         published: Mapping[Task, int],
         scalable: Collection[str] | None,
+        memory: Memory | None = None,
     ) -> Parts:
         """As a store was found: see the coordinator."""
         topology = reshaped(declared, shape)
@@ -71,7 +74,7 @@ class Parts:
             Replicating(settings.replicas, declared, topology, shape, checkpoint),
             Rescaling(declared, scalable, shape),
             Checkpointing(checkpoint, saved),
-            Measurements(topology),
+            Measurements(topology, memory or Memory(Ledger({}), {})),
         )
 
     @property

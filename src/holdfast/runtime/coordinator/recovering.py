@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.recovery import place, recover, room
+from holdfast.recovery import essential, place, recover, room
 from holdfast.runtime.coordinator.facts import (
     CheckpointSaved,
     Committed,
@@ -146,25 +146,31 @@ class Recovering:
         self.planned_for = self._situation(parts)
         assignment, settings, down = parts.assignment, parts.settings, frozenset(parts.assignment.down)
         nodes = parts.members.loads(self.capacity(parts), parts)
-        capacity = room(nodes, ceiling=1.0)
-        plan = recover(parts.measurements.before, down, capacity, settings.scheduler)
+        capacity, more = room(nodes, settings.ceiling), len(nodes) < settings.nodes
+        needed = essential(parts.measurements.before, down) if settings.recovery != "blocking" else ()
+        left = max(0.0, capacity - sum(map(assignment.cost, needed)))
+        plan = recover(parts.measurements.before, down.difference(needed), left, settings.scheduler, more)
         if settings.recovery == "blocking" and len(plan.recover) < len(down):
             yield record("waiting", down=len(down), capacity=capacity, why="blocking recovery waits for room for all")
             return
-        placed = place(assignment.topology, plan.recover, nodes, ceiling=1.0).nodes
+        broken = assignment.broken(parts.answering.outputs)
+        soft = settings.capacity is None
+        chosen = (*needed, *plan.recover)
+        placed = place(assignment.topology, chosen, nodes, settings.ceiling, first=needed, soft=soft).nodes
         for task, node in placed.items():
             assignment.place(task, node, parts.checkpointing.durable, parts.answering.head)
         self.planned_for = self._situation(parts)
         self._keep_if_down(parts)
+        completed = sorted(broken - assignment.broken(parts.answering.outputs), key=assignment.topology.index.get)
         yield record(
             "recovery plan",
             scheduler=plan.algorithm,
             capacity=capacity,
             recover={str(task): node for task, node in placed.items()},
-            queries=[str(task) for task in plan.queries],
+            queries=[str(task) for task in completed],
             still_down=sorted(str(task) for task in assignment.down),
             why=f"{len(placed)} of {len(down)} tasks that are down fit into a capacity of {capacity:g}; "
-            f"{plan.algorithm} completes {len(plan.queries)} query partitions with them",
+            f"{plan.algorithm} completes {len(completed)} query partitions with them",
             epoch=self.failed_at,
         )
 

@@ -12,7 +12,7 @@ from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointBroken, CheckpointDurable, TakeCheckpoint
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.state import Fenced, Unusable, Writer
-from holdfast.state.journal import Journal
+from holdfast.state.journal import ROWS, Journal
 
 if TYPE_CHECKING:
     from holdfast.runtime.driver.driver import Driver
@@ -77,7 +77,7 @@ class Checkpoints:
             tasks = tuple(task for task in wanted.homes if str(task) in result.missing)
             driver.tell(CheckpointBroken(wanted.epoch, next(iter(result.missing.values())), tasks))
             return
-        extra = {**self._extra, "shape": wanted.shape.to_json()}
+        extra = {**self._extra, "shape": wanted.shape.to_json(), ROWS: self._journal.rows_upto(wanted.epoch)}
         size = sum(entry.bytes for files in result.entries.values() for entry in files)
 
         def commit() -> object:

@@ -9,6 +9,8 @@ import contextlib
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.lanes import Memory
+from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.driver.autoscaling import Autoscaler, elastic_by, standby
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
@@ -54,6 +56,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         saved=saved,
         published=_newest_final(store) if config.outputs else {},
         scalable=scalable(config.pipeline),
+        memory=Memory(Ledger(journal.counts()), config.pipeline.horizons),
     )
     context = JobContext(
         config.job,

@@ -16,8 +16,8 @@ from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Run, RunBroken, RunDone
 from holdfast.runtime.shape import reshaped_pipeline
 from holdfast.runtime.worker.plan import epochs_of, lay_out
+from holdfast.runtime.worker.worker import newest_time
 from holdfast.state import Checkpoint, Writer
-from holdfast.state.entries import FileEntry
 from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
 from holdfast.topology import Topology
 
@@ -129,17 +129,18 @@ class Running:
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
         if run.ingest is not None and whole:
-            self._append(run, run.ingest, result.pieces, lambda: self._report(run, result))
+            self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:
             self._report(run, result)
 
-    def _append(self, run: Run, epoch: int, pieces: tuple[FileEntry, ...], then: Callable[[], None]) -> None:
+    def _append(self, run: Run, epoch: int, result: RunResult, then: Callable[[], None]) -> None:
         """Make the epoch that a run has ingested exist."""
-        entry = JournalEpoch(epoch, pieces, dict(run.shape.routings))
+        entry = self._journal.next(epoch, result.pieces, dict(run.shape.routings), newest_time(result.reports))
 
         def done(_: object) -> None:
             self._journal.learn(entry)
-            self._driver.tell(EpochJournalled(epoch))
+            rows = entry.rows if entry.pieces else None
+            self._driver.tell(EpochJournalled(epoch, rows, entry.time))
             then()
 
         self._driver.durable.submit("commit", partial(self._journal.commit, self._writer, entry), done)
@@ -223,7 +224,7 @@ class Running:
             if adopted is not None:
                 self._journal.learn(adopted)
                 driver.note("adopted", {"epoch": epoch, "run": run.number})
-                driver.tell(EpochJournalled(epoch))
+                driver.tell(EpochJournalled(epoch, adopted.rows, adopted.time))
             driver.tell(RunBroken(run.number, reason))
 
         driver.durable.submit("commit", adopt, done)

@@ -270,6 +270,21 @@ def _watermarks(
     return _least(stamps), _least(newer), change
 
 
+def at_time(state: TaskState, time: int) -> TaskState:
+    """A state that missed epochs, with the watermark that it would have: what was closed meanwhile stays closed."""
+    if WATERMARK not in state.tables:
+        return state
+    table = state[WATERMARK]
+    rows = table.to_table()
+    stamps = rows["stamp"].to_pylist()
+    if not any(stamp is not None and stamp < time for stamp in stamps):
+        return state
+    newer = [stamp if stamp is None or stamp >= time else time for stamp in stamps]
+    change = Change(pa.table({"input": rows["input"], "stamp": pa.array(newer, pa.int64())}, table.schema.arrow),
+                    table.schema.key.empty_table())  # fmt: skip
+    return TaskState(state.epoch, {**state.tables, WATERMARK: table.apply(change, state.epoch)})
+
+
 def _least(stamps: Mapping[str, int | None]) -> int | None:
     known = [stamp for stamp in stamps.values() if stamp is not None]
     return min(known) if known and len(known) == len(stamps) else None

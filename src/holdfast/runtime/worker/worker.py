@@ -18,7 +18,7 @@ from holdfast.runtime.messages import SHED, Report, Work
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
-from holdfast.runtime.worker.processing import TaskFailed, outgoing, process, process_source
+from holdfast.runtime.worker.processing import END, TaskFailed, at_time, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
 from holdfast.runtime.worker.versions import Saved, Upload, Versions, branch_of, main_branch, upload
 from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing, journal, output
@@ -61,6 +61,11 @@ class Ingested:
     blocks: Sequence[Block]
     reports: Sequence[Report]
     entry: FileEntry | None
+
+
+def newest_time(reports: Sequence[Report]) -> int | None:
+    """The newest event time of what sources report; a stream's end is none."""
+    return max((r.time for r in reports if r.time is not None and r.time < END), default=None)
 
 
 class Worker:
@@ -112,13 +117,18 @@ class Worker:
             blocks += sent
             told = {**made.counters, SHED: 0 if reports else shed}
             reports.append(
-                Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told)
+                Report(
+                    task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told,
+                    time=made.stamp,
+                )  # fmt: skip
             )
         label = f"run-{plan.run}-of-{pieces}/{piece}"
+        rows = sum(report.rows_in for report in reports)
         try:
             entry = journal.write(
-                self.store.files, epoch, label, pack(blocks), token=self.context.token, sync=self.context.sync.journal
-            )
+                self.store.files, epoch, label, pack(blocks), token=self.context.token, sync=self.context.sync.journal,
+                rows=rows, time=newest_time(reports),
+            )  # fmt: skip
         except Unusable as error:
             task = Task(next(iter(shares)), 0)
             return Ingested([], [Report(task, "exact", "", "unusable", epoch - 1, message=str(error))], None)
@@ -236,6 +246,8 @@ class Worker:
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
         else:
             state = versions.load(branch, work.task, work.start)
+        if work.past is not None:
+            state = at_time(state, work.past)
         if self.context.memory_limit is not None:
             spill = Spill(Path(plan.folders[work.node]) / "spill", self.context.memory_limit)
             state = state.with_spill(spill)

@@ -1,0 +1,73 @@
+"""How many rows came with each epoch, and up to when: what an answer rests on, and how much of it a state has seen."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+
+REMEMBERED = 4096
+"""So many epochs are told apart; what came before them is one sum."""
+
+
+class Ledger:
+    """Rows of all epochs up to each one, and its newest event time in microseconds, of those that are journalled.
+
+    An epoch of which no rows are known weighs like one row.
+    """
+
+    def __init__(self, known: Mapping[int, tuple[int, int | None]]) -> None:
+        """``known``: for successive epochs, rows of all up to it, and its time."""
+        self._first = min(known, default=0)
+        self._totals = [known[epoch][0] for epoch in sorted(known)]
+        self._times = [known[epoch][1] for epoch in sorted(known)]
+
+    @property
+    def newest(self) -> int:
+        return self._first + len(self._totals) - 1
+
+    def learn(self, epoch: int, rows: int | None, time: int | None) -> None:
+        """The next epoch is journalled."""
+        if not self._totals:
+            self._first = epoch
+        self._totals.append(self.total(epoch - 1) + (1 if rows is None else rows))
+        self._times.append(time)
+        if len(self._totals) > 2 * REMEMBERED:
+            self._first += len(self._totals) - REMEMBERED
+            self._totals, self._times = self._totals[-REMEMBERED:], self._times[-REMEMBERED:]
+
+    def total(self, epoch: int) -> int:
+        """Rows up to an epoch; of one to come as if it had as many as the last, of one long gone in proportion."""
+        if epoch < 0:
+            return 0
+        if not self._totals:
+            return epoch + 1
+        if epoch < self._first:
+            return self._totals[0] * (epoch + 1) // (self._first + 1)
+        if epoch <= self.newest:
+            return self._totals[epoch - self._first]
+        return self._totals[-1] + (epoch - self.newest) * self._pace()
+
+    def time(self, epoch: int) -> int | None:
+        """The newest event time up to an epoch, if it is known."""
+        place = epoch - self._first
+        known = [time for time in self._times[max(0, place - 15) : place + 1] if time is not None] if place >= 0 else []
+        return max(known, default=None)
+
+    def rows(self, first: int, last: int) -> int:
+        """Rows of the epochs from ``first`` to ``last``."""
+        return max(0, self.total(last) - self.total(first - 1))
+
+    def _pace(self) -> int:
+        before = self._totals[-2] if len(self._totals) > 1 else self.total(self.newest - 1)
+        return max(1, self._totals[-1] - before)
+
+    def since(self, epoch: int, horizon: int | None) -> int:
+        """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all."""
+        if horizon is None or not self._times or self._times[-1] is None:
+            return 0
+        now = self._times[min(epoch, self.newest) - self._first] if epoch >= self._first else None
+        if now is None:
+            return 0
+        # Times do not go back: a watermark is the newest of all so far.
+        times = [now if time is None else time for time in self._times]
+        return self._first + bisect_right(times, now - horizon)
