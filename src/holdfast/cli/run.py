@@ -89,7 +89,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="folder of the run; the same one again goes on where it stopped")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(min=1, help="epochs between checkpoints")] = 10,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="epochs between checkpoints; 10 by default, fewer in the first 50 epochs")
+    ] = None,
     trigger: Annotated[str | None, typer.Option(help="time between epochs, such as 500ms, 2s or 1m")] = None,
     scheduler: Annotated[
         str,
@@ -99,6 +101,12 @@ def run(
         str, typer.Option(help=f"one of {', '.join(RECOVERIES)}", autocompletion=completing(lambda: RECOVERIES))
     ] = "incremental",
     capacity: Annotated[float | None, typer.Option(min=0, help="what a node can carry, in task costs")] = None,
+    ceiling: Annotated[
+        float, typer.Option(min=0.01, max=1, help="share of a node's capacity that recovery may fill")
+    ] = 1.0,
+    patience: Annotated[
+        float, typer.Option(min=0, help="seconds that lost tasks wait for new nodes before the others carry all")
+    ] = 10.0,
     parallel_recovery: Annotated[
         int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
     ] = 1,
@@ -193,6 +201,7 @@ def run(
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
+            ceiling=ceiling, patience=patience,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,

@@ -13,6 +13,8 @@ RECOVERIES: tuple[RecoveryMode, ...] = ("incremental", "blocking", "source-repla
 
 HANDOVER = 3
 """Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
+YOUNG = 5
+"""In a young job a checkpoint is due when so small a part (one over it) of all epochs is not in one."""
 AMPLE = 1e12
 """A capacity that holds whatever there is."""
 
@@ -24,7 +26,8 @@ class Settings:
     ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
     without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
-    ``ceiling``: the share of a node's capacity that recovery may fill.
+    ``ceiling``: the share of a node's capacity that recovery may fill. ``young``: checkpoints come sooner in the first
+    epochs, so that what is not in one is never much of all there was.
     """
 
     nodes: int = 1
@@ -39,6 +42,11 @@ class Settings:
     standby: int = 0
     checkpoint_tries: int = 20
     ceiling: float = 1.0
+    young: bool = False
+
+    def checkpoint_due(self, head: int, age: int) -> bool:
+        """Whether the newest checkpoint is too old: so many epochs, of all up to the head."""
+        return age >= (min(self.checkpoint_every, max(2, (head + 1) // YOUNG)) if self.young else self.checkpoint_every)
 
     @property
     def handover(self) -> int:

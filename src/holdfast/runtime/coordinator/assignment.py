@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.recovery import with_costs
 from holdfast.runtime.coordinator.facts import (
     CheckpointSaved,
     Committed,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 class Assignment:
     """``primaries`` and ``replicas`` of the tasks of ``topology``, the one in force.
 
-    ``lost_at``: the position at which a task was last lost. ``cold``: tasks placed anew whose replay has not come to
-    the failure yet: they know too little to answer tentatively.
+    ``measured``: what tasks cost by what they took, in the unit of declared costs. ``lost_at``: the position at which a
+    task was last lost. ``cold``: tasks placed anew whose replay has not come to the failure yet.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -45,6 +46,7 @@ class Assignment:
         self.lost_at: dict[Task, int] = {}
         self.cold: set[Task] = set()
         self.tasks = placed_tasks(topology)
+        self.measured: Mapping[Task, float] = {}
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -194,7 +196,19 @@ class Assignment:
                 load[copy.node] = load.get(copy.node, 0.0) + self.cost(task)
         return load
 
+    @property
+    def costed(self) -> Topology:
+        """The topology in force, with measured costs where there are any."""
+        known = {task: cost for task, cost in self.measured.items() if task in self.topology.index}
+        return with_costs(self.topology, known) if known else self.topology
+
+    def weigh(self, costs: Mapping[Task, float]) -> None:
+        """From now on these costs count instead of declared ones."""
+        self.measured = dict(costs)
+
     def cost(self, task: Task) -> float:
+        if task in self.measured:
+            return self.measured[task]
         return self.topology.operator[task.operator].costs[task.number]
 
     def exact(self, epoch: int, head: int) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ decisions, in a fixed order, compare what is with what should be. None asks whic
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node
@@ -25,7 +26,8 @@ class Coordinator:
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
     ``published``: up to which epoch each task's output was found. ``scalable``: operators whose state can be cut; those
-    whose streams allow it when None. ``memory``: what came with the epochs so far, and what operators remember of it.
+    whose streams allow it when None. ``memory``: what came with the epochs so far, and what operators remember of it;
+    ``measured``: what an earlier one had.
     """
 
     def __init__(
@@ -40,11 +42,13 @@ class Coordinator:
         published: Mapping[Task, int] | None = None,
         scalable: Collection[str] | None = None,
         memory: Memory | None = None,
+        measured: Mapping[str, Any] | None = None,
     ) -> None:
         self.halted = False
         self.parts = Parts.found(
             topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable, memory
         )
+        self.parts.measurements.recall(measured or {})
 
     @property
     def decisions(self) -> tuple[Callable[[Parts], Said], ...]:
@@ -137,6 +141,10 @@ class Coordinator:
     def forks(self) -> frozenset[int]:
         """The tentative forks that may still be asked for, those that runs under way begin included."""
         return self.parts.forks
+
+    def measured(self) -> dict[str, Any]:
+        """Rates and costs measured so far, as JSON."""
+        return self.parts.measurements.to_json()
 
     def replicas_within(self, budget: float) -> ReplicasPlanned:
         """What the planner would replicate within this budget, by the rates and costs measured so far."""

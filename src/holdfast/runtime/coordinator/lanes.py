@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class Memory:
         rested = ledger.rows(first, epoch)
         if rested <= 0:
             return given
-        seen = ledger.rows(first, fork.base) if fork.base >= first else 0
+        seen = float(ledger.rows(first, fork.base)) if fork.base >= first else 0.0
         seen += sum(rows for at, rows in fork.given if at >= first) + given * ledger.rows(epoch, epoch)
         return min(given, seen / rested)
 
@@ -127,12 +127,9 @@ def tentative_works(
             loss[0, index] = 1.0 - told
             origin: Origin = "local" if goes_on else "checkpoint" if copy.fresh else "fork"
             chosen = fork if fork is not None and goes_on else begun
-            works.append(
-                Work(
-                    task, copy.node, "tentative", origin, chosen.reached, epoch, epoch,
-                    fidelity=told, given=given, past=memory.ledger.time(epoch - 1), fork=chosen.number,
-                )  # fmt: skip
-            )
+            past = memory.ledger.time(epoch - 1)
+            work = Work(task, copy.node, "tentative", origin, chosen.reached, epoch, epoch, fidelity=told)
+            works.append(replace(work, given=given, past=past, fork=chosen.number))
     return _heard(topology, works, output_tasks)
 
 

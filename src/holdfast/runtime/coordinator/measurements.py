@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ MEMORY = 10
 """Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
 
 
+LEAST_COST = 1e-3
 RATES_TOLD = 500
 """The history has measured rates for jobs of up to so many tasks."""
 
@@ -36,8 +37,10 @@ class Measurements:
     which fidelity is told.
     """
 
-    def __init__(self, topology: Topology, memory: Memory) -> None:
+    def __init__(self, topology: Topology, memory: Memory, weighs: bool = True) -> None:
+        """``weighs``: measured costs count; not where nodes have a capacity that was given in declared ones."""
         self.memory = memory
+        self._weighs = weighs
         self._declared = self.before = topology
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
@@ -48,6 +51,9 @@ class Measurements:
         match told:
             case Lost():
                 self.before = self.topology()
+                self._weigh(parts)
+            case ReplicasPlanned():
+                self._weigh(parts)
             case Committed(run, reports, counted) if run.settled:
                 for work, report in counted if parts.assignment.all_up else ():
                     if work.lane in ("exact", "replica") and parts.assignment.holds(work):
@@ -116,27 +122,58 @@ class Measurements:
         self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
         self._epochs[task] = self._epochs.get(task, 0) + epochs
 
-    def topology(self) -> Topology:
-        """The topology with the measured rates in place of the declared ones."""
+    def _weigh(self, parts: Parts) -> None:
+        """Who places tasks knows what they take."""
+        parts.assignment.weigh(self.costs() if self._weighs else {})
+
+    def costs(self) -> dict[Task, float]:
+        """What tasks cost by the CPU seconds they took, in the unit of declared costs: their sum is the same."""
         declared = self._declared
-        return replace(
+        seconds = {task: spent for task, spent in self._seconds.items() if declared.inputs_of(task.operator)}
+        busy = sum(seconds.values())
+        if busy <= 0:
+            return {}
+        unit = sum(declared.costs[declared.index[task]] for task in seconds) / busy
+        return {task: max(spent * unit, LEAST_COST) for task, spent in seconds.items()}
+
+    def topology(self) -> Topology:
+        """The topology with measured rates and costs in place of the declared ones."""
+        declared = self._declared
+        rated = replace(
             declared,
             operators=tuple(
                 replace(operator, rates=tuple(map(float, self._rates[declared.span[operator.name]])))
                 for operator in declared.operators
             ),
         )
+        return with_costs(rated, self.costs()) if self._weighs else rated
+
+    def to_json(self) -> dict[str, Any]:
+        """What was measured, for the next start of the job; nothing of jobs so large that it would swell."""
+        if len(self._declared.tasks) > RATES_TOLD:
+            return {}
+        rates = {str(task): round(float(self._rates[self._declared.index[task]]), 3) for task in self._epochs}
+        return {"rates": rates, "seconds": {str(task): round(spent, 6) for task, spent in self._seconds.items()}}
+
+    def recall(self, kept: Mapping[str, Any]) -> None:
+        """What was measured before the job was started again; it counts as one epoch, so new figures soon prevail."""
+        for name, rate in kept.get("rates", {}).items():
+            operator, _, number = str(name).rpartition("/")
+            task = Task(operator, int(number))
+            if task in self._declared.index:
+                self._rates[self._declared.index[task]] = float(rate)
+                self._epochs[task] = 1
+                if name in kept.get("seconds", {}):
+                    self._seconds[task] = float(kept["seconds"][name])
+        self.before = self.topology()
 
     def replicas_within(self, budget: float) -> ReplicasPlanned:
-        """What the planner would replicate within this budget; an average task costs 1."""
-        topology = self.topology()
-        costs = {task: seconds for task, seconds in self._seconds.items() if topology.inputs_of(task.operator)}
-        busy = sum(costs.values()) / max(1, len(costs))
-        if busy > 0:
-            topology = with_costs(topology, {task: seconds / busy for task, seconds in costs.items()})
+        """What the planner would replicate within this budget, in average tasks."""
+        costs = self.costs()
+        topology = with_costs(self.topology(), costs)
         chosen = plan(topology, budget)
         tasks = tuple(task for task in chosen.replicas if topology.inputs_of(task.operator))
-        basis = "measured" if busy > 0 else "declared"
+        basis = "measured" if costs else "declared"
         why = (
             f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
             f"fidelity {chosen.fidelity:.3f} if everything else fails and every replica lives; "

@@ -74,7 +74,7 @@ class Parts:
             Replicating(settings.replicas, declared, topology, shape, checkpoint),
             Rescaling(declared, scalable, shape),
             Checkpointing(checkpoint, saved),
-            Measurements(topology, memory or Memory(Ledger({}), {})),
+            Measurements(topology, memory or Memory(Ledger({}), {}), settings.capacity is None),
         )
 
     @property

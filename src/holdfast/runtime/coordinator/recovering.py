@@ -156,12 +156,14 @@ class Recovering:
         broken = assignment.broken(parts.answering.outputs)
         soft = settings.capacity is None
         chosen = (*needed, *plan.recover)
-        placed = place(assignment.topology, chosen, nodes, settings.ceiling, first=needed, soft=soft).nodes
+        placed = place(assignment.costed, chosen, nodes, settings.ceiling, first=needed, soft=soft).nodes
         for task, node in placed.items():
             assignment.place(task, node, parts.checkpointing.durable, parts.answering.head)
         self.planned_for = self._situation(parts)
         self._keep_if_down(parts)
-        completed = sorted(broken - assignment.broken(parts.answering.outputs), key=assignment.topology.index.get)
+        completed = sorted(
+            broken - assignment.broken(parts.answering.outputs), key=assignment.topology.index.__getitem__
+        )
         yield record(
             "recovery plan",
             scheduler=plan.algorithm,

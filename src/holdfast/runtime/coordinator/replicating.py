@@ -67,7 +67,7 @@ class Replicating:
         missing = [task for task in missing if task not in given_up]
         shun = {task: [parts.members.domain(assignment.primaries[task].node)] for task in missing}
         nodes = parts.members.loads(parts.recovering.capacity(parts), parts)
-        placed = place(assignment.topology, missing, nodes, ceiling=1.0, avoid=shun).nodes
+        placed = place(assignment.costed, missing, nodes, ceiling=1.0, avoid=shun).nodes
         for task, node in placed.items():
             assignment.add_replica(task, node, checkpoint)
         if placed:
@@ -97,7 +97,7 @@ class Replicating:
         given_up = self._given_up(parts)
         missing = [task for task in leave if task not in assignment.replicas and task not in given_up]
         nodes = parts.members.loads(AMPLE, parts)
-        placed = place(assignment.topology, missing, nodes, ceiling=1.0).nodes
+        placed = place(assignment.costed, missing, nodes, ceiling=1.0).nodes
         yield from self._begin(placed, "nodes are leaving", parts)
 
     def _balance(self, parts: Parts) -> Said:
@@ -115,7 +115,7 @@ class Replicating:
         assignment = parts.assignment
         alone = {task: copy.node for task, copy in assignment.primaries.items() if task not in assignment.replicas}
         by_load = sorted(parts.members.loads(AMPLE, parts), key=lambda node: -node.load)
-        chosen = moves(assignment.topology, alone, by_load[: len(by_load) - parts.settings.standby])
+        chosen = moves(assignment.costed, alone, by_load[: len(by_load) - parts.settings.standby])
         given_up = self._given_up(parts)
         begun = {task: node for task, node in chosen.items() if task not in given_up}
         yield from self._begin(begun, "some nodes carry much more than others", parts)

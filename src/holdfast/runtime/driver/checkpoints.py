@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 PAUSE = Retry()
+MEASURED = "measured"
 
 
 class Checkpoints:
@@ -77,7 +78,8 @@ class Checkpoints:
             tasks = tuple(task for task in wanted.homes if str(task) in result.missing)
             driver.tell(CheckpointBroken(wanted.epoch, next(iter(result.missing.values())), tasks))
             return
-        extra = {**self._extra, "shape": wanted.shape.to_json(), ROWS: self._journal.rows_upto(wanted.epoch)}
+        rows, measured = self._journal.rows_upto(wanted.epoch), driver.coordinator.measured()
+        extra = {**self._extra, "shape": wanted.shape.to_json(), ROWS: rows, MEASURED: measured}
         size = sum(entry.bytes for files in result.entries.values() for entry in files)
 
         def commit() -> object:

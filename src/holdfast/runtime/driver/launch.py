@@ -12,6 +12,7 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.driver.autoscaling import Autoscaler, elastic_by, standby
+from holdfast.runtime.driver.checkpoints import MEASURED
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.migration import resume, shapes
@@ -56,6 +57,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         saved=saved,
         published=_newest_final(store) if config.outputs else {},
         scalable=scalable(config.pipeline),
+        measured=found.extra.get(MEASURED) if found is not None else None,
         memory=Memory(Ledger(journal.counts()), config.pipeline.horizons),
     )
     context = JobContext(

@@ -40,7 +40,7 @@ def start(
     nodes: int | None = None,
     epochs: int | None = None,
     bounded: bool = False,
-    checkpoint_every: int = 10,
+    checkpoint_every: int | None = None,
     replicas: Iterable[Task | str] = (),
     budget: float | None = None,
     faults: Iterable[Fault] = (),
@@ -63,6 +63,7 @@ def start(
     outputs: bool = True,
     sink: Sink | None = None,
     listeners: Iterable[Listener] = (),
+    ceiling: float = 1.0,
     patience: float = 10.0,
 ) -> Job:
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
@@ -85,13 +86,16 @@ def start(
     over from a job that still holds it. ``allow_changed``: operators that do something else than they did when the
     store was written, and begin anew. ``sink``: called with each ``Output`` as it is published, in the driver: at least
     once, in order for each task, after a crash too. ``listeners``: called with every event of the history.
-    ``patience``: seconds that lost tasks wait for new nodes before those that are left carry everything.
+    ``patience``: seconds that lost tasks wait for new nodes before those that are left carry everything; ``ceiling``:
+    the share of a node's capacity that they may fill until then. ``checkpoint_every``: so many epochs; when None ten,
+    and fewer as long as the job is young: after 2 epochs, then whenever a fifth of all epochs is in none.
     """
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     settings = Settings(
         nodes=nodes or _default_nodes(spark),
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=10 if checkpoint_every is None else checkpoint_every,
+        young=checkpoint_every is None,
         replicas=tuple(pipeline.topology.tasks_of(list(replicas))),
         scheduler=scheduler,
         recovery=recovery,
@@ -99,6 +103,7 @@ def start(
         parallel_recovery=parallel_recovery,
         rebalance=rebalance,
         standby=pool,
+        ceiling=ceiling,
     )
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,12 +116,8 @@ class Worker:
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
             told = {**made.counters, SHED: 0 if reports else shed}
-            reports.append(
-                Report(
-                    task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds, counters=told,
-                    time=made.stamp,
-                )  # fmt: skip
-            )
+            report = Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds)
+            reports.append(replace(report, counters=told, time=made.stamp))
         label = f"run-{plan.run}-of-{pieces}/{piece}"
         rows = sum(report.rows_in for report in reports)
         try:
