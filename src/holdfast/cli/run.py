@@ -24,6 +24,7 @@ from holdfast.cli.output import Format, FormatOption, answer, completing, progre
 from holdfast.errors import HoldfastError, Invalid, instead
 from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route, check_port
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
+from holdfast.runtime.domains import Domains
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.settings import RECOVERIES
@@ -107,6 +108,10 @@ def run(
     patience: Annotated[
         float, typer.Option(min=0, help="seconds that lost tasks wait for new nodes before the others carry all")
     ] = 10.0,
+    domains: Annotated[
+        str | None,
+        typer.Option(help="what fails together: host, a JSON or YAML file of nodes or hosts, or a script given hosts"),
+    ] = None,
     parallel_recovery: Annotated[
         int, typer.Option(min=1, help="lost tasks with a long replay come back as so many each")
     ] = 1,
@@ -154,6 +159,7 @@ def run(
     script = [*parse_faults(fault or []), *(read_faults(faults) if faults is not None else ())]
     if nodes is not None:
         expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
+    Domains(domains)
     interval = None if trigger is None else spark_interval(trigger)
     if shed_above is not None and not shed_above > 0:
         raise Invalid(f"--shed-above {shed_above:g}: seconds that an epoch may take are needed, more than 0")
@@ -201,7 +207,7 @@ def run(
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
-            ceiling=ceiling, patience=patience,
+            ceiling=ceiling, patience=patience, domains=domains,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,

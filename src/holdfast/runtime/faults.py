@@ -132,9 +132,8 @@ def expand_faults(
 ) -> tuple[Fault, ...]:
     """The script for these nodes and so many epochs: random kills drawn, traces read, domains resolved, names checked.
 
-    ``domains``: the failure domain of each node.
+    ``domains``: the failure domain of each node; None: that is known only when the fault is due.
     """
-    known = dict(domains or {})
     expanded: list[Fault] = []
     for fault in faults:
         if fault.what == "random":
@@ -146,11 +145,7 @@ def expand_faults(
             expanded += trace_faults(fault, nodes)
             continue
         if fault.domain is not None:
-            members = tuple(node for node in nodes if known.get(node) == fault.domain)
-            if not members:
-                there = ", ".join(sorted(set(known.values()))) or "none declared"
-                raise Invalid(f"fault {str(fault)!r}: no domain {fault.domain!r}; domains: {there}")
-            expanded.append(replace(fault, nodes=members, domain=None))
+            expanded.append(fault if domains is None else in_domain(fault, {n: domains.get(n, n) for n in nodes}))
             continue
         if unknown := [node for node in fault.nodes if node not in nodes]:
             span = f"{nodes[0]} to {nodes[-1]}" if len(nodes) > 1 else ", ".join(nodes)
@@ -159,6 +154,15 @@ def expand_faults(
             raise Invalid(f"fault {str(fault)!r}: epoch {fault.when.epoch} never comes; epochs: 0 to {epochs - 1}")
         expanded.append(fault)
     return tuple(expanded)
+
+
+def in_domain(fault: Fault, domains: Mapping[str, str]) -> Fault:
+    """A fault of a domain as one of its nodes."""
+    members = tuple(node for node, domain in domains.items() if domain == fault.domain)
+    if not members:
+        there = ", ".join(sorted(set(domains.values()))) or "none"
+        raise Invalid(f"fault {str(fault)!r}: no domain {fault.domain!r}; domains: {there}")
+    return replace(fault, nodes=members, domain=None)
 
 
 def _random_kills(fault: Fault, nodes: Sequence[str], epochs: int) -> list[Fault]:

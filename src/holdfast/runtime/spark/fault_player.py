@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Invalid
-from holdfast.runtime.faults import Fault
+from holdfast.runtime.faults import Fault, in_domain
 from holdfast.runtime.spark.nodes import Executors, LogicalNodes
 from holdfast.state import Store
 from holdfast.state.files import LocalFiles
@@ -83,7 +83,10 @@ class FaultPlayer:
             self._waiting = [fault for fault in self._waiting if fault not in now]
         for fault in now:
             self._note("fault", {"fault": str(fault)})
-            self._do(fault)
+            self._do(in_domain(fault, self._domains()) if fault.domain is not None else fault)
+
+    def _domains(self) -> dict[str, str]:
+        return {name: info.domain for name, info in self._cluster.look().items()}
 
     def _do(self, fault: Fault) -> None:
         match fault.what:

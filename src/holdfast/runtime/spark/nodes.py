@@ -20,12 +20,14 @@ from typing import Any
 from pyspark import SparkContext
 
 from holdfast.errors import Invalid
+from holdfast.runtime.domains import Domains
 from holdfast.runtime.messages import NodeInfo
 from holdfast.runtime.spark.folders import let_go
 
 WARM_WITHIN = 30.0
 """An executor that has not run a task within so many seconds counts all the same."""
 EXECUTOR = "executor_"
+HOME = "localhost"
 
 
 def location(place: str) -> str | None:
@@ -36,9 +38,17 @@ def location(place: str) -> str | None:
 class LogicalNodes:
     """Nodes that share one local Spark process; failing one drops its state. Replacements come when asked for."""
 
-    def __init__(self, count: int, cores: int, root: Path, rejoin_after: float | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        cores: int,
+        root: Path,
+        rejoin_after: float | None = None,
+        domains: Domains | None = None,
+    ) -> None:
         """``rejoin_after``: a replacement comes so many seconds after a loss by itself; None: when it is asked for."""
         self._root = root
+        self._domains = domains or Domains()
         self._rejoin_after = rejoin_after
         self._died: dict[str, float] = {}
         self._cores = cores
@@ -54,11 +64,17 @@ class LogicalNodes:
             if self._rejoin_after is not None and now - died >= self._rejoin_after:
                 self.join(name)
         slots = max(1, min(self._cores, len(self._names)))
+        names = sorted(self._alive, key=self._names.index)
+        domains = self._domains.of(dict.fromkeys(names, HOME))
         return {
             name: NodeInfo(
-                str(self._lives[name]), name, "localhost", self._folder(name), f"slot-{self._names.index(name) % slots}"
-            )
-            for name in sorted(self._alive, key=self._names.index)
+                str(self._lives[name]),
+                domains[name],
+                HOME,
+                self._folder(name),
+                f"slot-{self._names.index(name) % slots}",
+            )  # fmt: skip
+            for name in names
         }
 
     def refused(self) -> Sequence[str]:
@@ -115,7 +131,8 @@ class Executors:
     lost, who comes counts at once. ``clean``: clears up on the machines of these locations.
     """
 
-    def __init__(self, context: SparkContext, root: Path) -> None:
+    def __init__(self, context: SparkContext, root: Path, domains: Domains | None = None) -> None:
+        self._domains = domains or Domains()
         self.warm: Callable[[str], str] | None = None
         self.clean: Callable[[Sequence[str]], None] | None = None
         self._context = context
@@ -145,8 +162,9 @@ class Executors:
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor
         self._begun |= bool(self._known)
+        domains = self._domains.of({name: self._host(executor) for name, executor in self._known.items()})
         return {
-            name: NodeInfo(executor, name, self._host(executor), self._folder(name), self._location(executor))
+            name: NodeInfo(executor, domains[name], self._host(executor), self._folder(name), self._location(executor))
             for name, executor in self._known.items()
         }
 
@@ -188,7 +206,7 @@ class Executors:
             for number in range(listed.size()):
                 summary = listed.apply(number)
                 self._hosts[str(summary.id())] = str(summary.hostPort()).rpartition(":")[0]
-        return self._hosts.get(executor, "localhost")
+        return self._hosts.get(executor, HOME)
 
     def _folder(self, node: str) -> str:
         return str(self._root / f"{node}.{self._known[node]}")

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline
+from holdfast.runtime.domains import Domains, Given
 from holdfast.runtime.driver.config import Elasticity, JobConfig
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Listener, Ports, Sink
@@ -23,7 +24,7 @@ from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.loop import Loop
-from holdfast.runtime.spark.nodes import Executors, LogicalNodes
+from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local
 from holdfast.runtime.spark.source import StreamSource
@@ -65,6 +66,7 @@ def start(
     listeners: Iterable[Listener] = (),
     ceiling: float = 1.0,
     patience: float = 10.0,
+    domains: Given = None,
 ) -> Job:
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
 
@@ -89,7 +91,10 @@ def start(
     ``patience``: seconds that lost tasks wait for new nodes before those that are left carry everything; ``ceiling``:
     the share of a node's capacity that they may fill until then. ``checkpoint_every``: so many epochs; when None ten,
     and fewer as long as the job is young: after 2 epochs, then whenever a fifth of all epochs is in none.
+    ``domains``: what fails together: ``"host"``, a mapping of nodes or hosts to domains, a JSON or YAML file with one,
+    or a script that is called with hosts and prints a domain for each; a copy of a task lives in another domain.
     """
+    apart = Domains(domains)
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     settings = Settings(
@@ -136,7 +141,9 @@ def start(
     last = epochs - 1 if bounded and epochs is not None else None
     claim(local)
     try:
-        _begin(handle, config, spark, streams, place, tuple(faults), rejoin_after, trigger, last, sink, listeners)
+        _begin(
+            handle, config, spark, streams, place, tuple(faults), rejoin_after, apart, trigger, last, sink, listeners
+        )
     except BaseException:
         let_go(local)
         raise
@@ -151,6 +158,7 @@ def _begin(
     place: Store,
     faults: tuple[Fault, ...],
     rejoin_after: float | None,
+    domains: Domains,
     trigger: str | None,
     last: int | None,
     sink: Sink | None,
@@ -158,7 +166,7 @@ def _begin(
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
     directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
-    nodes = _nodes(spark, config.settings.nodes, Path(config.local), rejoin_after)
+    nodes = _nodes(spark, config.settings.nodes, Path(config.local), rejoin_after, domains)
     loop = Loop()
 
     def ended(error: HoldfastError | None) -> None:
@@ -174,7 +182,8 @@ def _begin(
     player = None
     if faults:
         names = [f"node-{number}" for number in range(config.settings.nodes)]
-        script = expand_faults(faults, names, config.epochs if config.epochs is not None else 2**62)
+        here = domains.of(dict.fromkeys(names, HOME)) if isinstance(nodes, LogicalNodes) else None
+        script = expand_faults(faults, names, config.epochs if config.epochs is not None else 2**62, here)
         player = FaultPlayer(
             script,
             nodes,
@@ -238,11 +247,13 @@ def _streams(stream: DataFrame | Mapping[str, DataFrame], pipeline: Pipeline) ->
     return {name: given[name] for name in names}
 
 
-def _nodes(spark: SparkSession, count: int, local: Path, rejoin_after: float | None) -> LogicalNodes | Executors:
+def _nodes(
+    spark: SparkSession, count: int, local: Path, rejoin_after: float | None, domains: Domains
+) -> LogicalNodes | Executors:
     context = spark.sparkContext
     if is_local(str(context.master)):
-        return LogicalNodes(count, context.defaultParallelism, local, rejoin_after)
-    return Executors(context, local)
+        return LogicalNodes(count, context.defaultParallelism, local, rejoin_after, domains)
+    return Executors(context, local, domains)
 
 
 def _default_nodes(spark: SparkSession) -> int:
