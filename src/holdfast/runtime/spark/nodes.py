@@ -66,14 +66,9 @@ class LogicalNodes:
         slots = max(1, min(self._cores, len(self._names)))
         names = sorted(self._alive, key=self._names.index)
         domains = self._domains.of(dict.fromkeys(names, HOME))
+        slot = {name: f"slot-{self._names.index(name) % slots}" for name in names}
         return {
-            name: NodeInfo(
-                str(self._lives[name]),
-                domains[name],
-                HOME,
-                self._folder(name),
-                f"slot-{self._names.index(name) % slots}",
-            )  # fmt: skip
+            name: NodeInfo(str(self._lives[name]), domains[name], HOME, self._folder(name), slot[name])
             for name in names
         }
 
