@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/failover.py                                  # 100,000 and 2,000,000 keys, both clusters
     .venv/bin/python benchmarks/failover.py --keys 100000 --cluster standalone --repeat 1
+    .venv/bin/python benchmarks/failover.py --matrix [--workload top-k] [--pair 1,2] [--seeds 1]   # every workload
 
 The same keyed count over the same stream on four nodes of one core each; two of them are killed with SIGKILL in the
 middle of the run. ``standalone``: a master and four workers on loopback, and worker and executor of a node die
@@ -239,8 +240,33 @@ def main() -> None:
     parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--replicas", type=int, default=0, help="replicate so many of the four tasks")
+    parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes, on executors")
+    parser.add_argument("--workload", action="append", help="of the matrix; all of them if not given")
+    parser.add_argument(
+        "--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six"
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="of the matrix: so many inputs")
+    parser.add_argument("--rate", type=int, default=5000, help="of the matrix: rows an epoch")
+    parser.add_argument("--no-replicas", action="store_true", help="of the matrix: only without replicas")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.matrix:
+        from holdfast.workloads import WORKLOADS
+        from matrix import all_pairs, run
+
+        if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
+            parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
+        if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"[0-3],[0-3]", pair)]:
+            parser.error(f"--pair {wrong[0]}: two of the nodes 0 to 3 are needed, such as 1,2")
+        pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
+        run(
+            asked.workload or list(WORKLOADS),
+            pairs,
+            asked.seeds,
+            asked.rate,
+            [False] if asked.no_replicas else [False, True],
+        )
+        return
     if asked.one:
         system, cluster, *numbers = asked.one
         print(json.dumps(once(system, cluster, *map(int, numbers))))
