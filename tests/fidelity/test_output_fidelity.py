@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import Invalid
-from holdfast.fidelity import Flow, internal_completeness, objectives, query_completeness, query_fidelities
+from holdfast.fidelity import Flow, internal_completeness, losses, objectives, query_completeness, query_fidelities
 from holdfast.topology import Knobs, Operator, Query, Stream, Task, Topology, random_topology, read_topology
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
@@ -181,6 +181,73 @@ def test_the_flow_graph_agrees_with_the_loss_model_and_with_differences(topology
         other = alive.copy()
         other[place] = ~other[place]
         assert abs(flow.values(other)[0] - value[0]) == pytest.approx(worth[place, 0], abs=1e-9)
+
+
+def plain_losses(
+    topology: Topology, failed: set[Task], stale: dict[Task, float], correlation: bool
+) -> dict[Task, float]:
+    """From the sources down: a failed task loses what its input lacks, and no less than it is stale."""
+    loss: dict[Task, float] = {}
+    for operator in topology.operators:
+        for number in range(operator.parallelism):
+            task, kept, lacking, rows = Task(operator.name, number), 1.0, 0.0, 0.0
+            for stream in topology.inputs_of(operator.name):
+                came = missed = 0.0
+                for u in topology.senders(stream, number):
+                    reached = sum(stream.weights[d] for d in topology.receivers(stream, u))
+                    rate = topology.operator[stream.source].rates[u] * stream.weights[number] / reached
+                    came += rate
+                    missed += rate * loss[Task(stream.source, u)]
+                kept *= 1.0 - missed / came
+                lacking += missed
+                rows += came
+            arriving = 0.0 if not rows else lacking / rows
+            if correlation and operator.inputs == "correlated":
+                arriving = 1.0 - kept
+            loss[task] = max(stale[task], arriving) if task in failed else arriving
+    return loss
+
+
+@SETTINGS
+@given(topologies, chances, st.booleans())
+def test_stale_tasks_lose_what_a_plain_loop_says(topology: Topology, chance, correlation: bool) -> None:
+    failed = {task for task in topology.tasks if chance.random() < 0.4}
+    stale = {task: chance.choice([0.0, 0.2, 0.7, 1.0]) for task in topology.tasks}
+    floors = [stale[task] for task in topology.tasks]
+    found = losses(topology, topology.mask(failed), correlation, floors)[0]
+    plain = plain_losses(topology, failed, stale, correlation)
+    assert found == pytest.approx([plain[task] for task in topology.tasks])
+    if correlation:
+        for place, query in enumerate(topology.queries):
+            rates = topology.operator[query.sink].rates
+            lost = sum(rate * plain[Task(query.sink, number)] for number, rate in enumerate(rates)) / sum(rates)
+            assert query_fidelities(topology, topology.mask(failed), floors)[0, place] == pytest.approx(1.0 - lost)
+            assert query_fidelities(topology, topology.mask(failed))[0, place] <= 1.0 - lost + 1e-9, "old is not silent"
+
+
+@SETTINGS
+@given(topologies, chances)
+def test_staleness_is_one_number_or_one_for_each_task_or_for_each_set(topology: Topology, chance) -> None:
+    failed = np.array([[chance.random() < 0.3 for _ in topology.tasks] for _ in range(3)])
+    floors = np.array([[chance.random() for _ in topology.tasks] for _ in range(3)])
+    together = losses(topology, failed, stale=floors)
+    for row in range(3):
+        assert together[row] == pytest.approx(losses(topology, failed[row], stale=floors[row])[0])
+    assert losses(topology, failed, stale=0.25) == pytest.approx(
+        losses(topology, failed, stale=np.full(floors.shape, 0.25))
+    )
+    assert losses(topology, failed, stale=1.0) == pytest.approx(losses(topology, failed))
+    assert objectives(topology, failed, 0.0) == pytest.approx(objectives(topology, np.zeros_like(failed)))
+
+
+def test_stale_tasks_by_hand() -> None:
+    """O2/1 has 2 of the 5 rows of its stream, and lacks a quarter of them; O3/0 lacks a half of its own past."""
+    topology = two_merged("correlated")
+    floors = [0.0, 0.0, 0.0, 0.25, 0.5]
+    assert losses(topology, topology.mask([Task("O2", 1)]), stale=floors)[0] == pytest.approx([0, 0, 0, 0.25, 0.1])
+    both = topology.mask([Task("O2", 1), Task("O3", 0)])
+    assert losses(topology, both, stale=floors)[0, 4] == 0.5, "the greater of the two, not both"
+    assert losses(topology, both, stale=[0, 0, 0, 1, 0.1])[0, 4] == pytest.approx(0.4)
 
 
 def test_silent_operators_divide_equally() -> None:

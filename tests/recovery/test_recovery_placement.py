@@ -82,6 +82,73 @@ def test_placements_are_sound_and_worst_fit(
         free[name] -= cost
 
 
+def test_what_comes_first_is_placed_whether_there_is_room_or_not() -> None:
+    topology = tasks_costing(4, 1, 2)
+    nodes = [Node("a", 3), Node("b", 2)]
+    light, middle, dear = Task("O", 1), Task("O", 2), Task("O", 0)
+    placed = place(topology, topology.tasks, nodes, ceiling=1.0)
+    assert placed.nodes == {middle: "a", light: "b"} and placed.unplaced == (dear,), (
+        "without it the dearest comes first"
+    )
+    placed = place(topology, topology.tasks, nodes, ceiling=1.0, first=[light])
+    assert placed.nodes == {light: "a", middle: "a"} and placed.unplaced == (dear,), (
+        "light takes the most room there is"
+    )
+    placed = place(topology, topology.tasks, nodes, ceiling=1.0, first=[dear, light])
+    assert placed.nodes == {dear: "a", light: "b"} and placed.unplaced == (middle,), "the dearest of them before others"
+    assert placed.load == {"a": 4, "b": 1}
+    full = [Node("a", 1, load=1), Node("b", 1, load=3)]
+    assert place(topology, topology.tasks, full, first=[dear]).nodes == {dear: "a"}, "where it overflows least"
+    assert place(topology, topology.tasks, [], first=[dear]).unplaced == (dear, middle, light)
+
+
+def test_what_comes_first_stays_out_of_domains_all_the_same() -> None:
+    topology = tasks_costing(1)
+    task = topology.tasks[0]
+    nodes = [Node("a", 9, domain="x"), Node("b", 1, load=5, domain="y")]
+    assert place(topology, [task], nodes, avoid={task: {"x"}}, first=[task]).nodes == {task: "b"}
+    assert place(topology, [task], nodes, avoid={task: {"x", "y"}}, first=[task]).unplaced == (task,)
+
+
+def test_a_node_with_any_room_takes_one_task_more_where_that_is_soft() -> None:
+    topology = tasks_costing(2, 2, 2)
+    nodes = [Node("a", 3.25), Node("b", 2.75)]
+    assert place(topology, topology.tasks, nodes, ceiling=1.0).unplaced == (Task("O", 2),)
+    placed = place(topology, topology.tasks, nodes, ceiling=1.0, soft=True)
+    assert placed.nodes == {Task("O", 0): "a", Task("O", 1): "b", Task("O", 2): "a"} and not placed.unplaced
+    assert placed.load == {"a": 4, "b": 2}
+    four = tasks_costing(2, 2, 2, 2, 2)
+    assert place(four, four.tasks, nodes, ceiling=1.0, soft=True).unplaced == (Task("O", 4),), "one more for each"
+    full = [Node("a", 1, load=1), Node("b", 1, load=2)]
+    assert len(place(topology, topology.tasks, full, ceiling=1.0, soft=True).unplaced) == 3, "no room is no room"
+
+
+@given(
+    st.lists(st.sampled_from([0.5, 1.0, 1.7, 3.0]), min_size=1, max_size=12),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=5),
+    st.data(),
+)
+@steady
+def test_soft_placements_use_all_room_there_is_and_overfill_a_node_by_one_task(
+    costs: list[float], sizes: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    topology = tasks_costing(*costs)
+    nodes = [Node(f"node-{i}", size, load) for i, (size, load) in enumerate(sizes)]
+    first = data.draw(st.sets(st.sampled_from(topology.tasks)))
+    placed = place(topology, topology.tasks, nodes, ceiling=1.0, first=first, soft=True)
+    assert first <= placed.nodes.keys() and not first & set(placed.unplaced)
+    assert set(placed.nodes) | set(placed.unplaced) == set(topology.tasks)
+    left = {node.name: node.capacity - placed.load[node.name] for node in nodes}
+    if placed.unplaced:
+        assert all(space <= 1e-8 for space in left.values()), "who waits does so for want of any room"
+    if sum(costs) <= room(nodes, ceiling=1.0) - 1e-6:
+        assert not placed.unplaced, "what fits in all is placed"
+    if not first:
+        for node in nodes:
+            mine = [costs[task.number] for task, name in placed.nodes.items() if name == node.name]
+            assert not mine or left[node.name] + min(mine) > 0, "the last one came when there was room"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -7,7 +7,8 @@ from driving import chain, task
 from parts_alone import Words, found, heard, kinds, nodes, only, report
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Copy, Joined, Lost, Refused, Reshaped
-from holdfast.runtime.coordinator.lanes import Fork
+from holdfast.runtime.coordinator.lanes import Fork, Memory
+from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import (
     AnswerOverdue,
@@ -141,7 +142,7 @@ def test_a_final_output_is_published_once_and_tentative_ones_are_no_finals() -> 
     parts = at(5)
     arrive(parts, 6)
     said = answered(parts, 6, "tentative")
-    assert only(Publish, said).kind == "tentative" and parts.answering.forks[A] == Fork(7, 5, 6, 1.0)
+    assert only(Publish, said).kind == "tentative" and parts.answering.forks[A] == Fork(7, 5, 6, ((6, 1.0),))
     heard(parts.answering, Published(7, "tentative"), parts)
     work = Work(A, "a", "exact", "local", 5, 6, 6)
     told = report(work, outputs={6: "somewhere"})
@@ -150,6 +151,24 @@ def test_a_final_output_is_published_once_and_tentative_ones_are_no_finals() -> 
     assert only(Publish, heard(parts.answering, replayed, parts)) == Publish(8, ((6, A),), "final")
     assert not parts.answering.forks, "it is exact again"
     assert heard(parts.answering, replayed, parts) == []
+
+
+def test_a_fork_knows_the_rows_it_got_in_each_epoch() -> None:
+    """5 rows came with epoch 6, of which half came to it, and 8 with epoch 7: all of them."""
+    parts = at(5)
+    parts.measurements.memory = Memory(Ledger({5: (20, 5000)}), {})
+    for epoch, rows, given in ((6, 5, 0.5), (7, 8, 1.0)):
+        arrive(parts, epoch)
+        heard(parts.measurements, EpochJournalled(epoch, rows, 1000 * epoch), parts)
+        work = Work(A, "a", "tentative", "local", epoch - 1, epoch, epoch, fidelity=0.1, given=given, fork=7)
+        told = Committed(Run(epoch, "epoch", (work,), epoch=epoch), (), ((work, report(work)),), current=True)
+        heard(parts.answering, told, parts)
+    assert parts.answering.forks[A] == Fork(7, 5, 7, ((6, 2.5), (7, 8.0)))
+    assert parts.measurements.memory.ledger.time(7) == 7000
+    work = Work(A, "a", "tentative", "fork", 5, 8, 8, given=1.0, fork=8)
+    told = Committed(Run(8, "epoch", (work,), epoch=8), (), ((work, report(work)),), current=True)
+    heard(parts.answering, told, parts)
+    assert parts.answering.forks[A] == Fork(8, 5, 8, ((8, 8.0),)), "one that is begun anew has got nothing yet"
 
 
 def test_an_answer_is_owed_after_a_loss_until_it_is_given() -> None:
@@ -192,7 +211,7 @@ def test_what_does_not_hold_is_told() -> None:
     parts = at(5)
     parts.answering.journalled, parts.answering.pending = 7, 9
     parts.answering.published[A] = 6
-    parts.answering.forks[task("A/1")] = Fork(1, 2, 3, 1.0)
+    parts.answering.forks[task("A/1")] = Fork(1, 2, 3, ((3, 1.0),))
     assert list(parts.answering.check(parts)) == [
         "epochs up to 7 are journalled, but those up to 5 are answered",
         "epoch 9 is at hand after 5",

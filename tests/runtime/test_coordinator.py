@@ -64,15 +64,15 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     again = next(each for each in driver.of(Run) if each.kind == "epoch")
     assert again.ingest == 5
     assert works(again) == {"A/0": (5, 5, "local")}
-    assert works(again, "tentative") == {"B/0": (5, 5, "fork")}
+    assert works(again, "tentative") == {"B/1": (5, 5, "fork")}
     fork = next(work for work in again.works if work.lane == "tentative")
     assert fork.fidelity == pytest.approx(0.5) and fork.start == 4
     driver.finish(again)
     (said,) = driver.of(Publish)
-    assert (said.kind, said.outputs) == ("tentative", ((5, task("B/0")),))
-    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/1 says nothing at all"
+    assert (said.kind, said.outputs) == ("tentative", ((5, task("B/1")),))
+    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/0 says nothing at all"
     assert driver.only(EpochDone).epoch == 5
-    assert driver.position("B/0") == 4, "the exact timeline is not touched"
+    assert driver.position("B/1") == 4, "the exact timeline is not touched"
     driver.arrive(6)
     following = next(work for work in driver.only(Run).works if work.lane == "tentative")
     assert (following.origin, following.start, following.fork) == ("local", 5, fork.fork)
@@ -90,8 +90,12 @@ def test_what_is_not_downstream_of_a_failure_goes_on_exactly() -> None:
     driver.arrive(1)
     run = driver.only(Run)
     assert works(run) == {"C/0": (1, 1, "local"), "D/0": (1, 1, "local")}
+    assert works(run, "tentative") == {"A/0": (1, 1, "checkpoint"), "B/0": (1, 1, "fork")}
     driver.finish(run)
-    assert driver.only(Publish).kind == "final" and driver.only(Publish).outputs == ((1, task("D/0")),)
+    final, tentative = driver.of(Publish)
+    assert (final.kind, final.outputs) == ("final", ((1, task("D/0")),))
+    assert (tentative.kind, tentative.outputs) == ("tentative", ((1, task("B/0")),))
+    assert driver.records("epoch")[0]["queries"] == {"B": 0.5, "D": 1.0}, "A/0 has not seen epoch 0"
 
 
 def test_only_ancestors_are_computed_again_on_the_side() -> None:
@@ -112,7 +116,7 @@ def test_only_ancestors_are_computed_again_on_the_side() -> None:
 
 def test_kept_outputs_are_read_instead_of_computed_again() -> None:
     run = down_for_two_epochs().only(Run)
-    assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (5, 6, "local"), "B/1": (0, 6, "checkpoint")}
+    assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (0, 6, "checkpoint"), "B/1": (5, 6, "local")}
     assert works(run, "side") == {"A/0": (0, 4, "checkpoint")}, "nothing after the failure is computed twice"
     assert dict(run.buffers) == {task("A/0"): ("node-0", 5, 6)}
 
@@ -224,8 +228,8 @@ def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
     driver = two_nodes(capacity=2.0)
     driver.lose(1)
     driver.arrive(5)
-    driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
-    assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
+    driver.finish(driver.only(Run), "failed", of="B/1", lane="tentative")
+    assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/1"
     silent = driver.only(Run)
     assert silent.ingest == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
     driver.finish(silent)
@@ -282,12 +286,15 @@ def test_what_is_healthy_goes_on_even_when_nobody_can_answer() -> None:
     driver = Driver(chain(1, 1, 1), nodes=2, capacity=1.0)
     driver.join(0, 1)
     driver.epoch(0)
-    driver.lose(int(driver.home("B/0")[-1]))
+    driver.lose(int(driver.home("B/0")[-1]), answer_due=True)
     driver.arrive(1)
-    run = driver.only(Run)
-    assert works(run) == {"A/0": (1, 1, "local")} and run.works[0].keep
-    driver.join(2)
-    assert driver.only(Run).kind == "replay", "recovery does not wait for a run that cannot answer"
+    asked = driver.only(Run)
+    assert works(asked) == {"A/0": (1, 1, "local")} and works(asked, "tentative") == {"B/0": (1, 1, "checkpoint")}
+    driver.finish(asked, "failed", of="B/0", lane="tentative")
+    assert driver.records("mute")[0]["task"] == "B/0"
+    run, replay = driver.of(Run)
+    assert works(run) == {"A/0": (1, 1, "local")} and run.works[0].keep and not works(run, "tentative")
+    assert replay.kind == "replay", "recovery does not wait for a run that cannot answer"
     driver.finish(run)
     assert not driver.of(Publish) and driver.records("epoch")[0]["fidelity"] == 0 and driver.only(EpochDone).epoch == 1
 
@@ -296,8 +303,11 @@ def test_nobody_speaks_tentatively_when_nobody_hears_it() -> None:
     driver = Driver(chain(1, 2, 1, 1), nodes=4, capacity=1.0)
     driver.join(0, 1, 2, 3)
     driver.epoch(0)
-    driver.lose(*(int(driver.home(lost)[-1]) for lost in ("A/0", "C/0")))
+    driver.lose(int(driver.home("A/0")[-1]))
     driver.arrive(1)
+    heard = driver.only(Run)
+    assert set(works(heard, "tentative")) == {"B/0", "C/0"}
+    driver.finish(heard, "failed", of="C/0", lane="tentative")
     run = driver.only(Run)
     assert works(run) == {"A/1": (1, 1, "local")} and not works(run, "tentative"), "B/0 would tell it to nobody"
 
@@ -310,8 +320,11 @@ def test_an_epoch_is_held_when_nothing_at_all_can_run() -> None:
     driver.arrive(1)
     assert not driver.of(Run) and not driver.of(EpochDone)
     driver.join(1)
-    driver.finish(driver.only(Run))
-    assert driver.only(Run).ingest == 1
+    run = driver.only(Run)
+    assert run.ingest == 1 and works(run, "tentative") == {"A/0": (1, 1, "checkpoint")}
+    driver.finish(run)
+    assert driver.only(EpochDone).epoch == 1 and driver.records("epoch")[0]["fidelity"] == 0.5
+    assert works(driver.only(Run)) == {"A/0": (0, 1, "checkpoint")}, "what it missed follows"
 
 
 def test_those_who_are_nearly_there_join_although_others_are_still_down() -> None:

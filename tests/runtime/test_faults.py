@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.runtime.faults import FORMS, Fault, When, expand_faults, parse_faults, print_faults, read_faults
+from holdfast.runtime.faults import (
+    FORMS,
+    Fault,
+    When,
+    expand_faults,
+    in_domain,
+    parse_faults,
+    print_faults,
+    read_faults,
+)
 
 NODES = tuple(f"node-{number}" for number in range(4))
 
@@ -100,8 +109,19 @@ def test_names_domains_and_epochs_are_checked_against_the_job() -> None:
     }.items():
         with pytest.raises(Invalid, match=message):
             expand_faults(parse_faults(text), NODES, 10, domains)
-    with pytest.raises(Invalid, match="domains: none declared"):
-        expand_faults(parse_faults("kill domain up at epoch 3"), NODES, 10)
+    with pytest.raises(Invalid, match="no domain 'up'; domains: node-0, node-1, node-2, node-3"):
+        expand_faults(parse_faults("kill domain up at epoch 3"), NODES, 10, {})
+    (one,) = expand_faults(parse_faults("kill domain node-2 at epoch 3"), NODES, 10, {})
+    assert one.nodes == ("node-2",), "a node of which nothing is said fails alone"
+
+
+def test_a_domain_that_nobody_knows_yet_is_resolved_when_the_fault_is_due() -> None:
+    (fault,) = expand_faults(parse_faults("kill domain up at epoch 3"), NODES, 10)
+    assert (fault.nodes, fault.domain) == ((), "up")
+    due = in_domain(fault, {"node-7": "up", "node-1": "down", "node-8": "up"})
+    assert (due.nodes, due.domain, due.when) == (("node-7", "node-8"), None, fault.when)
+    with pytest.raises(Invalid, match="no domain 'up'; domains: none"):
+        in_domain(fault, {})
 
 
 def test_random_kills_are_drawn_from_their_seed() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from driving import chain, task
 from parts_alone import found, heard, kinds, nodes, only, report
 
+from holdfast.recovery import RecoveryPlan, recover
+from holdfast.runtime.coordinator import recovering
 from holdfast.runtime.coordinator.facts import (
     CheckpointSaved,
     Committed,
@@ -22,15 +27,20 @@ from holdfast.runtime.coordinator.facts import (
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import CapacityLifted, EpochArrived, Record, Run, Work
 from holdfast.runtime.shape import Shape
+from holdfast.topology import Operator, Stream, Task, Topology
 
-A, B = task("A/0"), task("B/0")
+A, B, TWIN = task("A/0"), task("B/0"), task("B/1")
 
 
 def lost_b(**settings: object) -> Parts:
-    """S -> A/0 -> B/0 at epoch 5, checkpoint 2: A/0 lives on a; B/0 was on b, which is gone. Room for one task each."""
-    parts = found(chain(1, 1, 1), 2, 5, **{"capacity": 1.0, **settings})
+    """S -> A/0 -> B/0, B/1 at epoch 5, checkpoint 2: A/0 and B/1 live on a; B/0 was on b, which is gone.
+
+    Room for two tasks each. The query can be answered without B/0.
+    """
+    parts = found(chain(1, 1, 2), 2, 5, **{"capacity": 2.0, **settings})
     heard(parts.members, Joined(nodes("a")), parts)
-    parts.assignment.primaries.update({A: Copy("a", 5, fresh=False), B: Copy("b", 5, fresh=False)})
+    parts.assignment.primaries.update({each: Copy("a", 5, fresh=False) for each in (A, TWIN)})
+    parts.assignment.primaries[B] = Copy("b", 5, fresh=False)
     parts.recovering.keeping = False
     lost = Lost(frozenset({"b"}), "it died")
     heard(parts.recovering, parts.assignment.lose(lost), parts)
@@ -75,7 +85,7 @@ def test_capacity_is_lifted_until_somebody_comes() -> None:
     heard(parts.recovering, CapacityLifted(), parts)
     assert only(Record, list(parts.recovering.place(parts))).fields["recover"] == {"B/0": "a"}
     join(parts, "c")
-    assert parts.recovering.capacity(parts) == 1.0
+    assert parts.recovering.capacity(parts) == 2.0
 
 
 def test_blocking_recovery_waits_for_room_for_all_and_says_so_once() -> None:
@@ -91,7 +101,8 @@ def test_a_loss_is_told_with_what_it_took() -> None:
     assert isinstance(lost, Record) and isinstance(promoted, Record)
     assert lost.fields["down"] == ["B/0"] and lost.fields["cause"] == "it died" and lost.fields["epoch"] == 6
     assert promoted.fields == {"tasks": ["A/0"], "epoch": 6}
-    assert heard(parts.recovering, replace(told, lost=None), parts) == []
+    assert heard(parts.recovering, replace(told, lost=None), parts) == [promoted], "a copy can be lost alone"
+    assert heard(parts.recovering, replace(told, promoted=(), lost=None), parts) == []
 
 
 def test_outputs_are_kept_from_a_loss_until_a_checkpoint_after_it() -> None:
@@ -199,3 +210,119 @@ def test_what_does_not_hold_is_told() -> None:
         "the kept output of A/0 is on b, which is gone",
         "B/0 is down, and nobody planned for it",
     ]
+
+
+def without(gone: Collection[str], topology: Topology, homes: Mapping[str, str], **settings: object) -> Parts:
+    """At epoch 5, checkpoint 2: tasks live at these homes; the nodes ``gone`` took theirs with them."""
+    parts = found(topology, 2, 5, **settings)
+    heard(parts.members, Joined(nodes(*sorted(set(homes.values()) - set(gone)))), parts)
+    parts.assignment.primaries.update({task(name): Copy(node, 5, fresh=False) for name, node in homes.items()})
+    heard(parts.recovering, parts.assignment.lose(Lost(frozenset(gone))), parts)
+    return parts
+
+
+def planned(parts: Parts) -> Mapping[str, Any]:
+    return only(Record, list(parts.recovering.place(parts))).fields
+
+
+def test_what_an_answer_needs_is_placed_whether_there_is_room_or_not() -> None:
+    homes = {"A/0": "a", "B/0": "b"}
+    parts = without(["b"], chain(1, 1, 1), homes, nodes=2, capacity=1.0)
+    plan = planned(parts)
+    assert plan["recover"] == {"B/0": "a"} and plan["still_down"] == [] and plan["queries"] == ["B/0"]
+    assert plan["capacity"] == 0.0 and parts.assignment.load() == {"a": 2.0}
+    assert parts.assignment.primaries[B] == Copy("a", 2, fresh=True) and B in parts.assignment.cold
+
+
+def test_blocking_recovery_needs_nothing_before_the_rest() -> None:
+    parts = without(["b"], chain(1, 1, 1), {"A/0": "a", "B/0": "b"}, nodes=2, capacity=1.0, recovery="blocking")
+    assert kinds(list(parts.recovering.place(parts))) == ["waiting"] and parts.assignment.down == (B,)
+
+
+def test_of_what_is_down_the_lightest_that_gives_an_answer_is_placed_and_the_rest_waits() -> None:
+    """Both B are gone, and nobody has room: B/1 is the lighter one, so it alone is placed."""
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), Operator("A", 1), Operator("B", 2, costs=(3.0, 2.0))),
+        (Stream("S", "A", "full"), Stream("A", "B", "full")),
+    )
+    parts = without(["b", "c"], topology, {"A/0": "a", "B/0": "b", "B/1": "c"}, nodes=3, capacity=1.0)
+    plan = planned(parts)
+    assert plan["recover"] == {"B/1": "a"} and plan["still_down"] == ["B/0"]
+    assert planned_again(parts, "d")["still_down"] == ["B/0"], "room for one, and it costs three"
+    assert planned_again(parts, "e", lifted=True)["recover"].keys() == {"B/0"}
+
+
+def planned_again(parts: Parts, joins: str, lifted: bool = False) -> Mapping[str, Any]:
+    join(parts, joins)
+    if lifted:
+        heard(parts.recovering, CapacityLifted(), parts)
+    return planned(parts)
+
+
+def in_pieces(**settings: object) -> Parts:
+    """Of four nodes c and d are gone, with three tasks that cost 2. With a capacity of 4.25 a has 3.25 and b 2.75 left:
+
+    six in all, but after one task for each there is 1.25 and 0.75.
+    """
+    topology = Topology(
+        (Operator("S", 1, costs=(0.0,)), Operator("A", 1), Operator("B", 4, costs=(1.5, 2.0, 2.0, 2.0))),
+        (Stream("S", "A", "full"), Stream("A", "B", "full")),
+    )
+    homes = {"A/0": "a", "B/0": "b", "B/1": "c", "B/2": "c", "B/3": "d"}
+    return without(["c", "d"], topology, homes, nodes=4, **settings)
+
+
+def test_room_that_is_left_in_pieces_keeps_nobody_waiting_unless_a_capacity_was_given() -> None:
+    parts = in_pieces()
+    assert parts.recovering.capacity(parts) == 4.25
+    plan = planned(parts)
+    assert plan["capacity"] == 6.0 and plan["recover"] == {"B/1": "a", "B/2": "b", "B/3": "a"}
+    assert plan["still_down"] == [] and plan["queries"] == ["B/1", "B/2", "B/3"]
+    parts = in_pieces(capacity=4.25)
+    plan = planned(parts)
+    assert plan["capacity"] == 6.0 and plan["recover"] == {"B/1": "a", "B/2": "b"}
+    assert plan["still_down"] == ["B/3"] and plan["queries"] == ["B/1", "B/2"], "who waits is not whole"
+    assert max(parts.assignment.load().values()) <= 4.25
+
+
+def test_no_more_is_placed_than_there_is_room_for_in_all() -> None:
+    """One node of three is left: 2 x 7.5 / 3 is what it may carry by default, of which it has 2.5."""
+    topology = in_pieces().assignment.topology
+    homes = {"A/0": "a", "B/0": "a", "B/1": "c", "B/2": "c", "B/3": "d"}
+    plan = planned(without(["c", "d"], topology, homes, nodes=3))
+    assert plan["capacity"] == pytest.approx(2 * 8.5 / 3 - 2.5)
+    assert len(plan["recover"]) == 1 and len(plan["still_down"]) == 2
+
+
+def test_the_ceiling_is_a_share_of_the_capacity_that_was_given() -> None:
+    parts = in_pieces(capacity=5.0, ceiling=0.85)
+    assert planned(parts)["still_down"] == ["B/3"]
+    assert planned(in_pieces(capacity=5.0))["still_down"] == []
+
+
+def test_a_query_is_told_as_completed_when_it_is_whole() -> None:
+    """B/0 answers again, but without A/1: it is whole when that is back, too."""
+    homes = {"A/0": "a", "A/1": "b", "B/0": "b"}
+    parts = without(["b"], chain(1, 2, 1), homes, nodes=2, capacity=1.0)
+    plan = planned(parts)
+    assert plan["recover"] == {"B/0": "a"} and plan["still_down"] == ["A/1"] and plan["queries"] == []
+    assert "completes 0 query partitions" in plan["why"] and plan["why"].startswith("1 of 2 tasks")
+    plan = planned_again(parts, "c")
+    assert plan["recover"] == {"A/1": "c"} and plan["queries"] == ["B/0"]
+
+
+def test_the_scheduler_knows_whether_more_nodes_are_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def asking(topology: Topology, failed: frozenset[Task], capacity: float, name: str, more: bool) -> RecoveryPlan:
+        asked.append((set(failed), capacity, more))
+        return recover(topology, failed, capacity, name, more)
+
+    monkeypatch.setattr(recovering, "recover", asking)
+    parts = without(["b"], chain(1, 2, 1), {"A/0": "a", "A/1": "b", "B/0": "b"}, nodes=2, capacity=1.5)
+    planned(parts)
+    planned_again(parts, "c")
+    assert asked == [
+        ({task("A/1")}, 0.0, True),
+        ({task("A/1")}, 1.5, False),
+    ], "B/0 is placed in any case and has taken the room there was; then both nodes are there"
