@@ -207,8 +207,16 @@ class Pipeline:
 
     @cached_property
     def horizons(self) -> Mapping[str, int | None]:
-        """How far back the answers of each operator with state look; see ``Operator.horizon``."""
-        return {each.name: each.operator.horizon for each in self.steps if self.state_schemas(each.name)}
+        """How far back the answers of each operator with state look; see ``Operator.horizon``.
+
+        By the watermark, which stays behind the newest rows by the longest delay of a source.
+        """
+        delay = max((round(each.delay_seconds * 1_000_000) for each in self.sources if each.event_time), default=0)
+        return {
+            each.name: None if each.operator.horizon is None else each.operator.horizon + delay
+            for each in self.steps
+            if self.state_schemas(each.name)
+        }
 
     @cached_property
     def coordinated(self) -> Topology:

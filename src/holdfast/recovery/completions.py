@@ -7,7 +7,7 @@ included. Where two inputs of a join share upstream tasks the shared ones are we
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,8 @@ def essential(topology: Topology, failed: Iterable[Task]) -> tuple[Task, ...]:
     silent = query_fidelities(topology, lost)[0] <= 0
     if not silent.any():
         return ()
+    # One that nobody gave weight shall not be silent either.
+    topology = replace(topology, queries=tuple(replace(query, priority=1.0) for query in topology.queries))
     found: set[int] = set()
     for query, mute in zip(topology.queries, silent, strict=True):
         if mute:

@@ -39,7 +39,7 @@ class Work:
     given: float = 1.0
     """Of a tentative lane: how complete its input is in this epoch."""
     past: int | None = None
-    """Of a tentative lane: the newest event time up to the epoch before, which its state may not have seen."""
+    """Of a fork that missed epochs: the event time up to which windows were closed meanwhile."""
     fork: int = 0
     """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
     born: int = 0

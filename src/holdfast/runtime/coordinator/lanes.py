@@ -127,7 +127,7 @@ def tentative_works(
             loss[0, index] = 1.0 - told
             origin: Origin = "local" if goes_on else "checkpoint" if copy.fresh else "fork"
             chosen = fork if fork is not None and goes_on else begun
-            past = memory.ledger.time(epoch - 1)
+            past = memory.ledger.time(epoch - 1) if chosen.reached < epoch - 1 or goes_on else None
             work = Work(task, copy.node, "tentative", origin, chosen.reached, epoch, epoch, fidelity=told)
             works.append(replace(work, given=given, past=past, fork=chosen.number))
     return _heard(topology, works, output_tasks)

@@ -10,16 +10,18 @@ REMEMBERED = 4096
 
 
 class Ledger:
-    """Rows of all epochs up to each one, and its newest event time in microseconds, of those that are journalled.
+    """Rows of all epochs up to each one, and the newest event time up to it in microseconds, of what is journalled.
 
-    An epoch of which no rows are known weighs like one row.
+    An epoch of which no rows are known weighs like one row. Times do not go back: late rows make no epoch older.
     """
 
     def __init__(self, known: Mapping[int, tuple[int, int | None]]) -> None:
         """``known``: for successive epochs, rows of all up to it, and its time."""
         self._first = min(known, default=0)
         self._totals = [known[epoch][0] for epoch in sorted(known)]
-        self._times = [known[epoch][1] for epoch in sorted(known)]
+        self._times: list[int | None] = []
+        for epoch in sorted(known):
+            self._pass(known[epoch][1])
 
     @property
     def newest(self) -> int:
@@ -30,10 +32,14 @@ class Ledger:
         if not self._totals:
             self._first = epoch
         self._totals.append(self.total(epoch - 1) + (1 if rows is None else rows))
-        self._times.append(time)
+        self._pass(time)
         if len(self._totals) > 2 * REMEMBERED:
             self._first += len(self._totals) - REMEMBERED
             self._totals, self._times = self._totals[-REMEMBERED:], self._times[-REMEMBERED:]
+
+    def _pass(self, time: int | None) -> None:
+        before = self._times[-1] if self._times else None
+        self._times.append(before if time is None else time if before is None else max(before, time))
 
     def total(self, epoch: int) -> int:
         """Rows up to an epoch; of one to come as if it had as many as the last, of one long gone in proportion."""
@@ -49,9 +55,7 @@ class Ledger:
 
     def time(self, epoch: int) -> int | None:
         """The newest event time up to an epoch, if it is known."""
-        place = epoch - self._first
-        known = [time for time in self._times[max(0, place - 15) : place + 1] if time is not None] if place >= 0 else []
-        return max(known, default=None)
+        return self._times[min(epoch, self.newest) - self._first] if self._times and epoch >= self._first else None
 
     def rows(self, first: int, last: int) -> int:
         """Rows of the epochs from ``first`` to ``last``."""
@@ -63,11 +67,11 @@ class Ledger:
 
     def since(self, epoch: int, horizon: int | None) -> int:
         """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all."""
-        if horizon is None or not self._times or self._times[-1] is None:
+        now = self.time(epoch)
+        if horizon is None or now is None:
             return 0
-        now = self._times[min(epoch, self.newest) - self._first] if epoch >= self._first else None
-        if now is None:
-            return 0
-        # Times do not go back: a watermark is the newest of all so far.
-        times = [now if time is None else time for time in self._times]
-        return self._first + bisect_right(times, now - horizon)
+        # Those without a time come before the first that has one.
+        untimed = self._times.count(None)
+        timed = [time for time in self._times[untimed:] if time is not None]
+        found = bisect_right(timed, now - horizon)
+        return self._first + untimed + found if found or not untimed else self._first

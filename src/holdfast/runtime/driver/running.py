@@ -135,7 +135,8 @@ class Running:
 
     def _append(self, run: Run, epoch: int, result: RunResult, then: Callable[[], None]) -> None:
         """Make the epoch that a run has ingested exist."""
-        entry = self._journal.next(epoch, result.pieces, dict(run.shape.routings), newest_time(result.reports))
+        time = newest_time(self._driver.config.pipeline, result.reports)
+        entry = self._journal.next(epoch, result.pieces, dict(run.shape.routings), time)
 
         def done(_: object) -> None:
             self._journal.learn(entry)

@@ -99,8 +99,8 @@ def mixed_case(seed: int) -> Case:
     return list(CASES.values())[seed % len(CASES)](seed)
 
 
-def attempt(case: Case, tell: bool = False) -> Failure | None:
-    """Run a case; what went wrong, if anything did."""
+def attempt(case: Case, tell: bool = False, history: list[Mapping[str, Any]] | None = None) -> Failure | None:
+    """Run a case; what went wrong, if anything did. ``history``: gets what the job told, and "refused" if it was."""
     simulation = Simulation(case.schedule, case.pipeline, list(case.batches[: case.schedule.epochs]))
     steps: list[str] = []
     try:
@@ -109,10 +109,15 @@ def attempt(case: Case, tell: bool = False) -> Failure | None:
             simulation.watchers.append(_teller(simulation, steps))
         audited(simulation, expected)
     except JobRefused as error:
+        if history is not None:
+            history.append({"kind": "refused"})
         if not _rightly(case.schedule, error.error):
             return Failure(case, f"{type(error.error).__name__}: {error.error}", steps)
     except Exception as error:
         return Failure(case, f"{type(error).__name__}: {error}", steps)
+    finally:
+        if history is not None:
+            history.extend(simulation.history)
     return None
 
 

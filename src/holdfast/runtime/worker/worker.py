@@ -63,9 +63,17 @@ class Ingested:
     entry: FileEntry | None
 
 
-def newest_time(reports: Sequence[Report]) -> int | None:
-    """The newest event time of what sources report; a stream's end is none."""
-    return max((r.time for r in reports if r.time is not None and r.time < END), default=None)
+def newest_time(pipeline: Pipeline, reports: Sequence[Report]) -> int | None:
+    """Up to when every source with event time has come, by what their tasks report; None where one has nothing new.
+
+    A stream's end is no time.
+    """
+    newest: dict[str, int] = {}
+    for report in reports:
+        if report.time is not None and report.time < END:
+            newest[report.task.operator] = max(report.time, newest.get(report.task.operator, report.time))
+    timed = [step.name for step in pipeline.sources if step.event_time]
+    return min((newest[name] for name in timed), default=None) if all(name in newest for name in timed) else None
 
 
 class Worker:
@@ -123,7 +131,7 @@ class Worker:
         try:
             entry = journal.write(
                 self.store.files, epoch, label, pack(blocks), token=self.context.token, sync=self.context.sync.journal,
-                rows=rows, time=newest_time(reports),
+                rows=rows, time=newest_time(pipeline, reports),
             )  # fmt: skip
         except Unusable as error:
             task = Task(next(iter(shares)), 0)
