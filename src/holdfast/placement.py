@@ -1,4 +1,4 @@
-"""Where recovered tasks go: worst fit under a load ceiling (paper 004, section 5), out of domains they must avoid."""
+"""Where copies of tasks go: worst fit under a load ceiling (paper 004, section 5), out of domains they must avoid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import Invalid
-from holdfast.recovery.plan import affords
 from holdfast.topology import Task, Topology
 
 CEILING = 0.8
@@ -118,3 +117,12 @@ def cost_of(topology: Topology, task: Task) -> float:
     if task not in topology.index:
         raise Invalid(f"unknown task {task}; operators: {', '.join(list(topology.operator)[:8])}")
     return topology.operator[task.operator].costs[task.number]
+
+
+def affords(capacity: float, cost: float) -> bool:
+    """Is this cost within the capacity? Forgives the rounding of sums: ten costs of 0.1 fit into 1."""
+    return cost <= capacity + slack(capacity)
+
+
+def slack(capacity: float) -> float:
+    return 1e-9 * max(1.0, capacity)
