@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.errors import Invalid
 from holdfast.topology import Task, Topology
@@ -77,6 +77,18 @@ def place(
         load[node.name] += cost
         together[node.domain, task.operator] = together.get((node.domain, task.operator), 0) + 1
     return Placement(placed, tuple(unplaced), load)
+
+
+def standing(nodes: Sequence[Node | str], capacity: float = 0.0) -> tuple[Node, ...]:
+    """The nodes, each once, in the domain that it fails with: its own, where none is said.
+
+    A node given by its name alone has this capacity.
+    """
+    known = [Node(node, capacity) if isinstance(node, str) else node for node in nodes]
+    names = [node.name for node in known]
+    if len(set(names)) < len(names):
+        raise Invalid(f"node {next(name for i, name in enumerate(names) if name in names[:i])}: named twice")
+    return tuple(replace(node, domain=node.domain or node.name) for node in known)
 
 
 def room(nodes: Iterable[Node], ceiling: float = CEILING) -> float:
