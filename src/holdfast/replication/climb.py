@@ -12,7 +12,9 @@ FEW_TASKS = 40
 LEVELS = 20
 """Levels of cost for more tasks than that."""
 TRIED, TRIED_OF_MANY = 8, 4
-STEPS, STEPS_OF_MANY = 40, 3
+"""So many steps of a kind are tried in full, with few tasks and with many."""
+STEPS, STEPS_OF_MANY = 60, 3
+"""So often a placing is polished: in the end, and on the way where there are many tasks."""
 FINISHED = 2
 """So many of the best levels within the budget are filled up and polished where levels are coarse."""
 
@@ -33,7 +35,8 @@ class Climb:
         total = float(costs.sum())
         levels = (max(count, 1) if uniform else 2 * max(count, 1)) if self._few else LEVELS
         self._width = total / levels if total > 0 else 1.0
-        self.moves = Moves(exposure, *((TRIED, STEPS) if self._few else (TRIED_OF_MANY, STEPS_OF_MANY)))
+        self.moves = Moves(exposure, TRIED if self._few else TRIED_OF_MANY)
+        self._steps = STEPS if self._few else STEPS_OF_MANY
         self._levels: dict[int, tuple[Standing, float, Ints]] = {}
         self._polished: set[bytes] = set()
 
@@ -41,7 +44,7 @@ class Climb:
         """The best placing within the limit."""
         nothing = np.full(len(self.exposure.home), NOWHERE)
         free = np.where(self.exposure.costs <= 0, self._everywhere(), NOWHERE)
-        everything = self.moves.polished(self._everywhere())
+        everything = self.moves.polished(self._everywhere(), self._steps)
         self._offer(np.array([nothing, free, everything, self.moves.useful(everything)]))
         level = max(self._levels)
         while level >= 0:
@@ -80,7 +83,7 @@ class Climb:
             if found <= (now[0], now[1] + GAIN):
                 break
             placing, now = rows[first], found
-        return self.moves.polished(placing, pinned)
+        return self.moves.polished(placing, STEPS, pinned)
 
     def from_there(self, kept: Ints) -> Ints:
         """From replicas that are there already, which move only for a higher floor."""
@@ -119,7 +122,7 @@ class Climb:
         placing = self._levels[level][2]
         if placing.tobytes() not in self._polished:
             self._polished.add(placing.tobytes())
-            polished = self.moves.polished(placing)
+            polished = self.moves.polished(placing, self._steps)
             self._polished.add(polished.tobytes())
             self._offer(polished[np.newaxis])
         return self._levels[level][2]

@@ -19,11 +19,11 @@ LOOKED_AT = 48
 
 
 class Moves:
-    """``few``: how many of a kind are tried in full; ``steps``: the most that polishing takes."""
+    """``few``: how many of a kind are tried in full."""
 
-    def __init__(self, exposure: Exposure, few: int, steps: int) -> None:
+    def __init__(self, exposure: Exposure, few: int) -> None:
         self._exposure = exposure
-        self._few, self._steps = few, steps
+        self._few = few
         self._routes = Routes(exposure.topology)
         self._mean_cost = max(float(exposure.costs.mean()), 1e-12)
 
@@ -156,14 +156,14 @@ class Moves:
 
     # Elsewhere
 
-    def polished(self, placing: Ints, pinned: Bools | None = None) -> Ints:
-        """The placing with replicas moved, one at a time, and exchanged, as long as that is better.
+    def polished(self, placing: Ints, steps: int, pinned: Bools | None = None) -> Ints:
+        """The placing with replicas moved, one at a time, and exchanged, as long as that is better, so often at most.
 
         ``pinned`` ones move only for a higher floor.
         """
         now = self._standing(placing)
-        for _ in range(self._steps):
-            step = self._better(placing, now, self._elsewhere(placing, pinned), pinned)
+        for _ in range(steps):
+            step = self._better(placing, now, self._elsewhere(placing), pinned)
             if step is None:
                 step = self._better(placing, now, self._exchanges(placing), pinned)
             if step is None:
@@ -189,7 +189,7 @@ class Moves:
             return rows[best], found
         return None
 
-    def _elsewhere(self, placing: Ints, pinned: Bools | None) -> Ints:
+    def _elsewhere(self, placing: Ints) -> Ints:
         """The most promising moves of one replica to another node."""
         exposure = self._exposure
         held = np.flatnonzero(placing >= 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb
 
 import numpy as np
@@ -30,7 +30,6 @@ from holdfast.replication.floor import (
     node_sets,
 )
 from holdfast.replication.moves import GAIN
-from holdfast.replication.structure_aware import structure_aware
 from holdfast.topology import Task, Topology
 
 SETS = 128
@@ -84,9 +83,8 @@ def plan_surviving(
     if survive != "domain":
         checked_survive(survive)
     homes = dict(primaries) if primaries is not None else _worst_fit(topology, live, ceiling)
-    return _Planning(topology, float(budget), live, survive, homes, checked_stale(topology, stale), ceiling).plan(
-        keep or {}
-    )
+    planning = _Planning(topology, float(budget), live, survive, homes, checked_stale(topology, stale), ceiling)
+    return planning.plan(keep or {})
 
 
 def _worst_fit(topology: Topology, nodes: Sequence[Node], ceiling: float) -> dict[Task, str]:
@@ -140,9 +138,6 @@ class _Planning:
                 break
             sets = np.concatenate([sets, more])
         assert best is not None
-        for plain in [] if complete or keep else self._plain_plans(exposure):
-            found = self._told(plain, keep)
-            best = found if found.floor.bound > best.floor.bound + GAIN else best
         return best
 
     def _losses(self) -> tuple[Bools, bool]:
@@ -186,37 +181,15 @@ class _Planning:
         return SurvivingPlan(self.budget, cost, self.survive, replicas, placement, least, moved)
 
     def _searched(self, exposure: Exposure, kept: Ints) -> Ints:
+        """The best placing found; what is there already wins unless another is worth its moves."""
         climb = Climb(exposure, self.limit)
         best = climb.best()
-        for plain in self._plain_plans(exposure):
-            best = climb.better(best, climb.filled(plain))
         kept = np.where(exposure.allowed[np.arange(len(kept)), kept], kept, NOWHERE)
-        if (kept >= 0).any():
+        if (kept >= 0).any() and exposure.fits(kept[np.newaxis])[0]:
             near = climb.from_there(kept)
             if climb.standing(best)[0] < climb.standing(near)[0] + WORTH_MOVING:
                 return near
         return best
-
-    def _plain_plans(self, exposure: Exposure) -> list[Ints]:
-        """What structure-aware replicates, placed by worst fit as a running job does that knows of no floor.
-
-        Once as it is, and once with nothing to pay for tasks that cannot be lost.
-        """
-        at_risk = {task.operator for task in self.homes}
-        operators = tuple(
-            each if each.name in at_risk else replace(each, costs=(0.0,) * each.parallelism)
-            for each in self.topology.operators
-        )
-        several = len({node.domain for node in self.nodes}) > 1
-        apart = [node if several else replace(node, domain=node.name) for node in self.nodes]
-        domain = {node.name: node.domain for node in apart}
-        loaded = [replace(node, load=float(load)) for node, load in zip(apart, exposure.carried, strict=True)]
-        found = []
-        for topology in dict.fromkeys([self.topology.operators, operators]):
-            chosen = structure_aware(replace(self.topology, operators=topology), self.budget).replicas
-            avoid = {task: [domain[self.homes[task]]] for task in chosen if task in self.homes}
-            found.append(self._placing(place(self.topology, avoid, loaded, self.ceiling, avoid).nodes, "replica"))
-        return found
 
 
 def _unknown(sets: Bools, known: Bools) -> Bools:
