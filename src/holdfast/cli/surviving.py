@@ -34,7 +34,7 @@ def parsed_survive(written: str | None, nodes: int | None, others: Mapping[str, 
         return None
     for option, given in others.items():
         if given:
-            raise Invalid(f"--survive {written}: plans by itself what {option} would; give one of the two")
+            raise Invalid(f"--survive {written}: cannot be planned with {option}; leave one of the two out")
     if written == "domain":
         return "domain"
     if not written.isascii() or not written.isdecimal() or int(written) < 1:
