@@ -182,10 +182,12 @@ class Moves:
         if not len(rows):
             return None
         least, soft = standing_of(self._exposure.values(rows))
+        if pinned is not None:
+            disturbs = (pinned & (rows != placing)).any(axis=1)
+            soft = np.where(disturbs & (least <= now[0] + GAIN), -np.inf, soft)
         best = int(np.lexsort((-soft, -least))[0])
         found = (float(least[best]), float(soft[best]))
-        only_floor = pinned is not None and bool((pinned & (rows[best] != placing)).any())
-        if found[0] > now[0] + GAIN or (not only_floor and found[0] >= now[0] and found[1] > now[1] + GAIN):
+        if found[0] > now[0] + GAIN or (found[0] >= now[0] and found[1] > now[1] + GAIN):
             return rows[best], found
         return None
 
