@@ -17,6 +17,8 @@ STEPS, STEPS_OF_MANY = 60, 3
 """So often a placing is polished: in the end, and on the way where there are many tasks."""
 FINISHED = 2
 """So many of the best levels within the budget are filled up and polished where levels are coarse."""
+AGAIN = (0.1, 0.2, 0.3, 0.4)
+"""Such shares of the best placing are given up, what is missed least first, and bought anew."""
 
 Standing = tuple[float, float]
 
@@ -65,6 +67,10 @@ class Climb:
         best = finished[0]
         for other in finished[1:]:
             best = self.better(best, other)
+        for share in AGAIN:
+            fewer = self.moves.removals(best, share * self.exposure.cost(best))
+            if len(fewer):
+                best = self.better(best, self.filled(fewer[-1]))
         return best
 
     def filled(self, placing: Ints, pinned: Bools | None = None) -> Ints:
