@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import main
-from holdfast.replication import PLANNERS
+from holdfast.replication import PLANNERS, floor
+from holdfast.topology import read_topology
 
 EXAMPLES = Path("examples/topologies")
 INCIDENTS = str(EXAMPLES / "incidents.json")
@@ -116,6 +117,34 @@ def test_where_dynamic_refuses_it_is_left_out_with_a_note(holdfast: Call, tmp_pa
         (["--budget", "3", "--plot", "x.html"], "--plot x.html: draws a curve; give a range of budgets"),
         (["--budget", "1..3", "--plot", "x.pdf"], "--plot x.pdf: must end in .html, .png, .svg"),
         (["--budget", "3", "--time-limit", "0"], "--time-limit must be above 0 seconds, got 0.0"),
+        (["--budget", "3", "--nodes", "4"], "--nodes 4: says where replicas live; add --survive, such as --survive 1"),
+        (["--budget", "3", "--survive", "1"], "--survive 1: of how many nodes? add --nodes, such as --nodes 3"),
+        (
+            ["--budget", "3", "--nodes", "4", "--survive", "4"],
+            "--survive 4: nothing survives the loss of all of 4 nodes; at most 3",
+        ),
+        *(
+            (
+                ["--budget", "3", "--nodes", "4", "--survive", word],
+                f"--survive must be a number of nodes, 1 or more, or domain, got '{word}'",
+            )
+            for word in ("0", "-1", "rack", "1.5", "²")
+        ),
+        (["--budget", "3", "--nodes", "0", "--survive", "1"], "--nodes must be a number from 1 to 1000, got 0"),
+        (["--budget", "3", "--survive", "domain"], "incidents.json has no domains; name groups of tasks"),
+        (["--budget", "1..3", "--nodes", "4", "--survive", "1"], "--survive 1: takes one budget, such as --budget 3"),
+        (
+            ["--budget", "3", "--nodes", "4", "--survive", "1", "--algorithm", "exact"],
+            "--survive 1: cannot be planned with --algorithm; leave one of the two out",
+        ),
+        (
+            ["--budget", "3", "--nodes", "4", "--survive", "1", "--assume", "worst-domain"],
+            "--survive 1: cannot be planned with --assume; leave one of the two out",
+        ),
+        (
+            ["--budget", "3", "--nodes", "4", "--survive", "1", "--assessment", "here"],
+            "--survive 1: cannot be planned with --assessment; leave one of the two out",
+        ),
     ],
 )
 def test_what_was_typed_wrong_is_said_in_one_line(holdfast: Call, arguments: list[str], message: str) -> None:
@@ -195,3 +224,60 @@ def test_a_budget_too_small_for_any_tree_says_what_one_costs(holdfast: Call) -> 
     done = holdfast("plan", INCIDENTS, "--budget", "3", "--format", "json")
     assert json.loads(done.stdout)["fidelity"] == 0.0
     assert "nothing reaches a query; a complete tree costs 6: locations/" in " ".join(done.stderr.split())
+
+
+RACKS = str(EXAMPLES / "racks.yaml")
+
+
+def test_a_plan_that_survives_says_where_replicas_live_and_what_is_left_at_least(holdfast: Call) -> None:
+    done = holdfast("plan", RACKS, "--budget", "8", "--nodes", "4", "--survive", "2", "--format", "json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert set(answer) == {*KEYS, "assume", "nodes", "survive", "floor", "placement"}
+    assert [node["name"] for node in answer["nodes"]] == ["node-0", "node-1", "node-2", "node-3"]
+    assert answer["survive"] == 2
+    assert answer["cost"] <= 8
+    model = read_topology(RACKS)
+    placement = {model.task(task): homes for task, homes in answer["placement"].items()}
+    assert [task for task, homes in answer["placement"].items() if len(homes) == 2] == answer["replicas"]
+    least = floor(model, placement, ["node-0", "node-1", "node-2", "node-3"], 2)
+    assert answer["floor"] == {
+        "fidelity": least.fidelity,
+        "worst": sorted(least.worst),
+        "exact": True,
+        "bound": least.fidelity,
+    }
+    assert answer["fidelity"] == least.fidelity
+    assert answer["objective"] == pytest.approx(4 * least.fidelity)
+    read = holdfast("plan", RACKS, "--budget", "8", "--nodes", "4", "--survive", "2").stdout
+    one, other = sorted(least.worst)
+    assert f"if any 2 of 4 nodes die: at least {least.fidelity:.4f} (worst: {one} and {other})\n" in read
+
+
+def test_a_plan_that_survives_a_domain_keeps_tasks_in_the_domains_of_the_file(holdfast: Call) -> None:
+    done = holdfast("plan", RACKS, "--budget", "6", "--survive", "domain", "--format", "json")
+    answer = json.loads(done.stdout)
+    domain = {node["name"]: node["domain"] for node in answer["nodes"]}
+    assert list(domain.values()) == ["rack-1", "rack-2", "rack-3"]
+    model = read_topology(RACKS)
+    for rack, tasks in model.domains.items():
+        assert {domain[answer["placement"][str(task)][0]] for task in tasks} == {rack}
+    assert all(len({domain[home] for home in homes}) == len(homes) for homes in answer["placement"].values())
+    assumed = json.loads(
+        holdfast("plan", RACKS, "--budget", "6", "--assume", "worst-domain", "--format", "json").stdout
+    )
+    assert answer["fidelity"] == pytest.approx(assumed["fidelity"])  # one domain at a time: a replica elsewhere lives
+    read = holdfast("plan", RACKS, "--budget", "6", "--nodes", "5", "--survive", "domain").stdout
+    assert "if any one of 3 domains dies: at least" in read
+    assert "node-4 (rack-2)" in read
+    few = holdfast("plan", RACKS, "--budget", "6", "--nodes", "2", "--survive", "domain")
+    assert (few.returncode, few.stdout) == (2, "")
+    assert "--nodes 2: examples/topologies/racks.yaml has 3 domains; at least one node for each" in few.stderr
+
+
+def test_a_plan_that_cannot_survive_says_why(holdfast: Call) -> None:
+    done = holdfast("plan", INCIDENTS, "--budget", "6", "--nodes", "4", "--survive", "2")
+    assert "they hold both copies of total/0, the only task of total" in done.stderr
+    poor = holdfast("plan", INCIDENTS, "--budget", "0", "--nodes", "4", "--survive", "1")
+    assert "nothing is left without node-0; a larger budget may change that" in poor.stderr
+    assert "if any 1 of 4 nodes dies: at least 0.0000 (worst: node-0)" in poor.stdout

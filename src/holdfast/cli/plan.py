@@ -14,6 +14,7 @@ from rich.table import Table
 from holdfast.cli.measured import by_measurement
 from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
 from holdfast.cli.picture import picture
+from holdfast.cli.surviving import parsed_survive, surviving
 from holdfast.errors import Infeasible, Invalid, instead
 from holdfast.replication import ASSUMPTIONS, DEFAULT, PLANNERS, Assume, Planner, ReplicationPlan
 from holdfast.replication.completion import cheapest_tree
@@ -63,12 +64,20 @@ def plan(
     weight: Annotated[
         float, typer.Option(help="with --assessment: 0 plans by fidelity alone, 1 by measured impact alone")
     ] = 0.5,
+    nodes: Annotated[
+        int | None, typer.Option(help="with --survive: how many nodes the tasks and their replicas live on")
+    ] = None,
+    survive: Annotated[
+        str | None,
+        typer.Option(help="plan where replicas live too: for the loss of any so many nodes, or of any one domain"),
+    ] = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Which tasks to replicate within a budget.
 
     Examples: holdfast plan examples/topologies/incidents.json --budget 6;
-    holdfast plan examples/topologies/incidents.json --budget 1..20 --plot curve.html
+    holdfast plan examples/topologies/incidents.json --budget 1..20 --plot curve.html;
+    holdfast plan examples/topologies/incidents.json --budget 6 --nodes 4 --survive 2
     """
     budgets = parsed_budgets(budget)
     curve = any(mark in budget for mark in ("..", ","))
@@ -81,13 +90,23 @@ def plan(
         if not curve:
             raise Invalid(f"--plot {plot}: draws a curve; give a range of budgets, such as --budget 1..20")
         check_plot_path(plot)
+    elsewhere = {
+        "--algorithm": algorithm is not None,
+        "--assume": known != "all",
+        "--time-limit": time_limit is not None,
+    }
+    lost = parsed_survive(survive, nodes, {**elsewhere, "--assessment": assessment is not None})
+    if lost is not None and curve:
+        raise Invalid(f"--survive {survive}: takes one budget, such as --budget 3, got {budget!r}")
     model = read_topology(topology)
     if known != "all" and not model.domains:
         raise Invalid(f'--assume {known}: {topology} has no domains; name groups of tasks under "domains"')
     for warning in model.warnings:
         warn(f"{topology}: {warning}")
     limit = time_limit or (CURVE_TIME_LIMIT if curve else TIME_LIMIT)
-    if assessment is not None:
+    if lost is not None:
+        surviving(topology, model, budgets[0], nodes, lost, form)
+    elif assessment is not None:
         if curve:
             raise Invalid(f"--assessment: takes one budget, such as --budget 3, got {budget!r}")
         by_measurement(model, budgets[0], _planner(algorithm or DEFAULT, limit), known, assessment, weight, form)

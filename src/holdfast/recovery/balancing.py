@@ -6,7 +6,7 @@ import bisect
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.recovery.placement import Node, cost_of
+from holdfast.placement import Node, cost_of
 from holdfast.topology import Task, Topology
 
 WORTH = 0.1

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.placement import affords
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.topology import Task, Topology
 
 Floats = NDArray[np.float64]

@@ -13,8 +13,9 @@ from itertools import combinations, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.placement import affords, slack
 from holdfast.recovery.demand import Demand, Floats, Ints, demand, plan_for, tasks_for, with_idle
-from holdfast.recovery.plan import RecoveryPlan, affords, slack
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.topology import Task, Topology
 
 NAME = "best-density"

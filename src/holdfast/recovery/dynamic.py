@@ -10,9 +10,10 @@ import heapq
 import numpy as np
 
 from holdfast.errors import Infeasible
+from holdfast.placement import affords
 from holdfast.recovery.demand import Demand, demand, plan_for, tasks_for, with_idle
 from holdfast.recovery.density import extend
-from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.topology import Task, Topology
 
 NAME = "dynamic"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from holdfast.placement import affords, slack
 from holdfast.recovery.demand import Demand, demand, plan_for, tasks_for, with_idle
 from holdfast.recovery.density import densest_goals, extend
-from holdfast.recovery.plan import RecoveryPlan, affords, slack
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.replication.solver import quiet
 from holdfast.topology import Task, Topology
 

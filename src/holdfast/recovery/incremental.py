@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.fidelity import trees_through
+from holdfast.placement import affords
 from holdfast.recovery.completions import completions
 from holdfast.recovery.demand import Floats, Ints, demand, plan_for
 from holdfast.recovery.frontier import Frontier
-from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.recovery.survival import marginals, values
 from holdfast.replication.decomposition import decompose
 from holdfast.topology import Task, Topology

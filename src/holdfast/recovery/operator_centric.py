@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 
+from holdfast.placement import affords
 from holdfast.recovery.demand import demand, plan_for
 from holdfast.recovery.frontier import Frontier
-from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.topology import Task, Topology
 
 NAME = "operator-centric"

@@ -86,15 +86,6 @@ class Algorithm(Protocol):
     ) -> RecoveryPlan: ...
 
 
-def affords(capacity: float, cost: float) -> bool:
-    """Is this cost within the capacity? Forgives the rounding of sums: ten costs of 0.1 fit into 1."""
-    return cost <= capacity + slack(capacity)
-
-
-def slack(capacity: float) -> float:
-    return 1e-9 * max(1.0, capacity)
-
-
 def checked_capacity(value: float, what: str = "capacity") -> float:
     """The capacity as a float, if it is a number that can be spent."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -7,9 +7,10 @@ import heapq
 import numpy as np
 
 from holdfast.fidelity import objectives
+from holdfast.placement import affords
 from holdfast.recovery.demand import Floats, demand, plan_for
 from holdfast.recovery.frontier import Frontier
-from holdfast.recovery.plan import RecoveryPlan, affords
+from holdfast.recovery.plan import RecoveryPlan
 from holdfast.topology import Task, Topology
 
 NAME = "topological"

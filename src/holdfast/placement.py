@@ -1,14 +1,13 @@
-"""Where recovered tasks go: worst fit under a load ceiling (paper 004, section 5), out of domains they must avoid."""
+"""Where copies of tasks go: worst fit under a load ceiling (paper 004, section 5), out of domains they must avoid."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.errors import Invalid
-from holdfast.recovery.plan import affords
 from holdfast.topology import Task, Topology
 
 CEILING = 0.8
@@ -86,6 +85,18 @@ def place(
     return Placement(placed, tuple(unplaced), load)
 
 
+def standing(nodes: Sequence[Node | str], capacity: float = 0.0) -> tuple[Node, ...]:
+    """The nodes, each once, in the domain that it fails with: its own, where none is said.
+
+    A node given by its name alone has this capacity.
+    """
+    known = [Node(node, capacity) if isinstance(node, str) else node for node in nodes]
+    names = [node.name for node in known]
+    if len(set(names)) < len(names):
+        raise Invalid(f"node {next(name for i, name in enumerate(names) if name in names[:i])}: named twice")
+    return tuple(replace(node, domain=node.domain or node.name) for node in known)
+
+
 def room(nodes: Iterable[Node], ceiling: float = CEILING) -> float:
     """What these nodes can take on below the ceiling: the capacity to plan a recovery with."""
     return sum(max(0.0, node.capacity * ceiling - node.load) for node in nodes)
@@ -124,3 +135,12 @@ def cost_of(topology: Topology, task: Task) -> float:
     if task not in topology.index:
         raise Invalid(f"unknown task {task}; operators: {', '.join(list(topology.operator)[:8])}")
     return topology.operator[task.operator].costs[task.number]
+
+
+def affords(capacity: float, cost: float) -> bool:
+    """Is this cost within the capacity? Forgives the rounding of sums: ten costs of 0.1 fit into 1."""
+    return cost <= capacity + slack(capacity)
+
+
+def slack(capacity: float) -> float:
+    return 1e-9 * max(1.0, capacity)
