@@ -64,15 +64,15 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     again = next(each for each in driver.of(Run) if each.kind == "epoch")
     assert again.ingest == 5
     assert works(again) == {"A/0": (5, 5, "local")}
-    assert works(again, "tentative") == {"B/1": (5, 5, "fork")}
+    assert works(again, "tentative") == {"B/0": (5, 5, "fork")}
     fork = next(work for work in again.works if work.lane == "tentative")
     assert fork.fidelity == pytest.approx(0.5) and fork.start == 4
     driver.finish(again)
     (said,) = driver.of(Publish)
-    assert (said.kind, said.outputs) == ("tentative", ((5, task("B/1")),))
-    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/0 says nothing at all"
+    assert (said.kind, said.outputs) == ("tentative", ((5, task("B/0")),))
+    assert said.fidelity == driver.records("epoch")[0]["fidelity"] == pytest.approx(0.25), "B/1 says nothing at all"
     assert driver.only(EpochDone).epoch == 5
-    assert driver.position("B/1") == 4, "the exact timeline is not touched"
+    assert driver.position("B/0") == 4, "the exact timeline is not touched"
     driver.arrive(6)
     following = next(work for work in driver.only(Run).works if work.lane == "tentative")
     assert (following.origin, following.start, following.fork) == ("local", 5, fork.fork)
@@ -116,7 +116,7 @@ def test_only_ancestors_are_computed_again_on_the_side() -> None:
 
 def test_kept_outputs_are_read_instead_of_computed_again() -> None:
     run = down_for_two_epochs().only(Run)
-    assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (0, 6, "checkpoint"), "B/1": (5, 6, "local")}
+    assert works(run) == {"A/1": (0, 6, "checkpoint"), "B/0": (5, 6, "local"), "B/1": (0, 6, "checkpoint")}
     assert works(run, "side") == {"A/0": (0, 4, "checkpoint")}, "nothing after the failure is computed twice"
     assert dict(run.buffers) == {task("A/0"): ("node-0", 5, 6)}
 
@@ -228,8 +228,8 @@ def test_a_function_that_fails_on_incomplete_input_only_falls_silent() -> None:
     driver = two_nodes(capacity=2.0)
     driver.lose(1)
     driver.arrive(5)
-    driver.finish(driver.only(Run), "failed", of="B/1", lane="tentative")
-    assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/1"
+    driver.finish(driver.only(Run), "failed", of="B/0", lane="tentative")
+    assert not driver.of(Halt) and driver.records("mute")[0]["task"] == "B/0"
     silent = driver.only(Run)
     assert silent.ingest == 5 and not works(silent, "tentative"), "what is healthy goes on without it"
     driver.finish(silent)

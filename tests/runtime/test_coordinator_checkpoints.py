@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from driving import Driver, chain, down_for_two_epochs, task, works
 
 from holdfast.runtime.messages import (
@@ -102,19 +101,10 @@ def test_a_restart_goes_on_at_the_right_epoch() -> None:
     driver.arrive(7)
     assert driver.only(EpochDone).epoch == 7, "it is journalled already"
     driver.arrive(8)
-    early = driver.only(Run)
-    assert early.ingest == 8 and set(works(early, "tentative").values()) == {(8, 8, "checkpoint")} and not works(early)
-    told = {str(work.task): work.fidelity for work in early.works}
-    assert told["A/0"] == told["A/1"] == 5 / 9, "epochs 0 to 3 and 8, of nine"
-    assert told["B/0"] == pytest.approx((4 + 5 / 9) / 9), "and of epoch 8 it gets what they have"
+    assert not driver.of(Run), "nobody knows enough yet to answer"
     driver.finish(replay)
     assert driver.only(Publish).outputs == tuple((epoch, task("B/0")) for epoch in range(4, 8))
-    driver.finish(early)
-    assert driver.only(Publish).kind == "tentative" and driver.only(EpochDone).epoch == 8
-    last = driver.only(Run)
-    assert last.kind == "replay" and set(works(last).values()) == {(8, 8, "local")} and len(works(last)) == 3
-    driver.finish(last)
-    assert driver.only(Publish) == Publish(last.number, ((8, task("B/0")),), "final", 1.0)
+    assert driver.only(Run).ingest == 8
 
 
 def test_a_restart_with_few_nodes_keeps_what_others_will_miss() -> None:
@@ -159,9 +149,7 @@ def test_a_copy_that_falls_back_in_the_midst_of_a_run_waits_for_its_end() -> Non
     driver.tell(CheckpointLost(3, 1))
     assert not driver.of(Run), "two runs on one copy at once would spoil it"
     driver.finish(live, "damaged", of="A/0")
-    again, replay = driver.of(Run)
-    assert works(replay) == {"A/0": (2, 3, "checkpoint")}
-    assert again.ingest == 4 and works(again, "tentative") == {"A/0": (4, 4, "checkpoint")} and not works(again)
+    assert works(driver.only(Run)) == {"A/0": (2, 3, "checkpoint")}
 
 
 def test_a_checkpoint_built_upon_a_damaged_one_does_not_count() -> None:

@@ -103,7 +103,7 @@ def test_a_node_with_another_incarnation_has_lost_what_was_there() -> None:
     driver.seen["node-1"] = NodeInfo("another")
     driver.look()
     assert driver.records("nodes lost")[0]["nodes"] == ["node-1"] == driver.records("nodes joined")[0]["nodes"]
-    assert works(driver.only(Run)) == {"A/1": (0, 4, "checkpoint"), "B/0": (0, 4, "checkpoint")}
+    assert works(driver.only(Run)) == {"A/1": (0, 4, "checkpoint"), "B/1": (0, 4, "checkpoint")}
 
 
 def scaling() -> tuple[Driver, CommitShape]:
@@ -198,8 +198,8 @@ def test_a_snapshot_says_where_things_stand() -> None:
     driver.arrive(5)
     now = driver.coordinator.snapshot()
     assert (now.head, now.journalled, now.checkpoint, now.pending) == (4, 4, -1, 5)
-    assert now.nodes == ("node-0",) and now.down == (task("A/1"), task("B/0")) and not now.idle
-    assert now.homes == {task("A/0"): "node-0", task("B/1"): "node-0"} and set(now.positions.values()) == {4}
+    assert now.nodes == ("node-0",) and now.down == (task("A/1"), task("B/1")) and not now.idle
+    assert now.homes == {task("A/0"): "node-0", task("B/0"): "node-0"} and set(now.positions.values()) == {4}
     assert now.tasks == {"S": 1, "A": 2, "B": 2} and now.checkpoint_needed and now.behind == 0 and now.caught_up
     assert len(now.forks) == 1 and now.scaling is None and now.queued_scalings == 0
     driver.finish(driver.only(Run))

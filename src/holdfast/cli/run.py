@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pyarrow.parquet as pq
 import typer
@@ -108,6 +108,10 @@ def run(
     patience: Annotated[
         float, typer.Option(min=0, help="seconds that lost tasks wait for new nodes before the others carry all")
     ] = 10.0,
+    survive: Annotated[
+        str | None,
+        typer.Option(help="spend --budget for the loss of any so many nodes, or of a domain; half of them by default"),
+    ] = None,
     domains: Annotated[
         str | None,
         typer.Option(help="what fails together: host, a JSON or YAML file of nodes or hosts, or a script given hosts"),
@@ -160,6 +164,7 @@ def run(
     if nodes is not None:
         expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
     Domains(domains)
+    lose = _survive(survive, budget)
     interval = None if trigger is None else spark_interval(trigger)
     if shed_above is not None and not shed_above > 0:
         raise Invalid(f"--shed-above {shed_above:g}: seconds that an epoch may take are needed, more than 0")
@@ -207,7 +212,7 @@ def run(
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
-            ceiling=ceiling, patience=patience, domains=domains,
+            ceiling=ceiling, patience=patience, domains=domains, survive=lose,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
@@ -215,6 +220,18 @@ def run(
     answer(summary, form, lambda console: _read(console, summary))
     if summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+def _survive(asked: str | None, budget: float | None) -> int | Literal["domain"] | None:
+    if asked is None:
+        return None
+    if budget is None:
+        raise Invalid(f"--survive {asked}: it says how --budget is spent, which is not given")
+    if asked == "domain":
+        return "domain"
+    if not asked.isdecimal() or int(asked) < 1:
+        raise Invalid(f"--survive {asked}: a number of nodes, 1 or more, or the word domain is needed")
+    return int(asked)
 
 
 def _growing(master: str, nodes: int | None, max_nodes: int | None, pool: int) -> dict[str, str]:

@@ -82,6 +82,7 @@ class Metrics:
                 "Outputs published, one task's rows of one epoch each",
                 [(_labels(kind=kind), count) for kind, count in self._outputs.items()],
             ),
+            *self._promised(),
             _family("fidelity", "gauge", "Fidelity of the last answer, 0 to 1", [("", epoch.get("fidelity", 1.0))]),
             _family(
                 "query_fidelity",
@@ -119,6 +120,13 @@ class Metrics:
             at = self._checkpoint["time"]
             lines.append(_family("checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint", [("", at)]))
         return lines
+
+    def _promised(self) -> list[str]:
+        """The floor of the last epoch that was told with one."""
+        if self._epoch.get("floor") is None:
+            return []
+        told = "Fidelity of the next answer at least, if so many nodes (or one domain) are lost now"
+        return [_family("floor", "gauge", told, [(_labels(lost=str(self._epoch["survive"])), self._epoch["floor"])])]
 
     def _histogram(self) -> str:
         name, below, samples = "holdfast_epoch_latency_seconds", 0, []

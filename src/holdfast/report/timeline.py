@@ -58,7 +58,10 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
             return "failures", "fault injected", str(event["fault"])
         case "nodes lost":
             down = f"{len(event['down'])} tasks down: {names(event['down'])}" if event["down"] else "no task is down"
-            return "failures", f"lost {names(event['nodes'])}", f"{event['cause']}; {down}; {event['alive']} nodes left"
+            told = f"{event['cause']}; {down}; {event['alive']} nodes left"
+            if event.get("promised") is not None:
+                told += f"; the next answer will have fidelity {event['promised']:.3f}"
+            return "failures", f"lost {names(event['nodes'])}", told
         case "missing":
             return "failures", f"state of {event['task']} is missing", f"on {event['node']}: {event['message']}"
         case "mute":

@@ -339,10 +339,14 @@ class CheckpointWanted:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasPlanned:
-    """From now on these tasks shall have replicas, and no others. ``why`` goes into the history."""
+    """From now on these tasks shall have replicas, and no others. ``why`` goes into the history.
+
+    ``nodes``: where each is to live; wherever there is room, if it is not said.
+    """
 
     tasks: tuple[Task, ...]
     why: str = ""
+    nodes: Mapping[Task, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

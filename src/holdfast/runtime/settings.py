@@ -27,7 +27,8 @@ class Settings:
     ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
     without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
     ``ceiling``: the share of a node's capacity that recovery may fill. ``young``: checkpoints come sooner in the first
-    epochs, so that what is not in one is never much of all there was.
+    epochs, so that what is not in one is never much of all there was. ``survive``: replicas are planned for the loss of
+    so many nodes, or of a domain; None: of half of the nodes.
     """
 
     nodes: int = 1
@@ -43,6 +44,7 @@ class Settings:
     checkpoint_tries: int = 20
     ceiling: float = 1.0
     young: bool = False
+    survive: int | Literal["domain"] | None = None
 
     def checkpoint_due(self, head: int, age: int) -> bool:
         """Whether the newest checkpoint is too old: so many epochs, of all up to the head."""
@@ -57,6 +59,8 @@ class Settings:
         for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):
             if getattr(self, what) < 1:
                 raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
+        if self.survive not in (None, "domain") and (isinstance(self.survive, str) or self.survive < 1):
+            raise Invalid(f"survive must be a number of nodes, 1 or more, or domain, got {self.survive!r}")
         if not 0 < self.ceiling <= 1:
             raise Invalid(f"ceiling must be above 0 and at most 1, got {self.ceiling}")
         if self.standby < 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
 from holdfast.runtime.coordinator.lanes import Fork, answered, caught_up, exact_works, tentative_works
+from holdfast.runtime.coordinator.promising import promised, survive_of, told_with
 from holdfast.runtime.messages import (
     SHED,
     AnswerOverdue,
@@ -33,7 +34,8 @@ class Answering:
     branches of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each
     task's output is, or is about to be; ``found``: up to which it was found at the start; ``publishing``: what was
     asked for and is not in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery:
-    once an epoch is at hand, or even if it is only to come.
+    once an epoch is at hand, or even if it is only to come. ``floor``: what is promised of the next answer. ``failed``:
+    something was lost since the job began; who only goes on where it stopped has states restored before it answers.
     """
 
     def __init__(self, outputs: frozenset[str], head: int, done: Mapping[Task, int], found: Mapping[Task, int]) -> None:
@@ -47,6 +49,8 @@ class Answering:
         self.published = dict(done)
         self.found = dict(found)
         self.publishing: set[tuple[int, str]] = set()
+        self.failed = False
+        self.floor: float | None = None
         self.owed: Literal["nothing", "answer", "answer soon"] = "nothing"
 
     def hear(self, told: Told, parts: Parts) -> Said:
@@ -60,6 +64,7 @@ class Answering:
             case AnswerOverdue() if self.owed == "answer soon":
                 self.owed = "answer"
             case Lost():
+                self.failed = True
                 self.owed = "answer soon" if told.answer_due else "answer"
             case CopiesLost(tasks):
                 for task in tasks:
@@ -192,6 +197,8 @@ class Answering:
             },
             fidelity=fidelity,
             queries=queries,
+            floor=self._foresee(run.epoch or 0, parts),
+            survive=survive_of(parts),
             rows_in=rows,
             shed=shed,
             state_bytes=sum(report.state_bytes for report in exact),
@@ -199,6 +206,13 @@ class Answering:
             state=sizes,
             counters=_counted(reports),
         )
+
+    def _foresee(self, epoch: int, parts: Parts) -> float | None:
+        """The least that the next answer is worth if as many nodes are lost as are to be survived."""
+        if told_with(parts, epoch):
+            found = promised(parts)
+            self.floor = None if found is None else round(found.bound, 6)
+        return self.floor
 
     # What to do now
 
@@ -216,9 +230,10 @@ class Answering:
             return
         exact, said_by = assignment.exact(epoch, self.head), self.output_tasks(assignment.topology)
         measured, memory, number = parts.measurements.before, parts.measurements.memory, parts.runs.next
+        mute = self.mute if self.failed else self.mute | assignment.cold
         works = [
             *exact_works(assignment, exact, epoch, parts.recovering.keep),
-            *tentative_works(assignment, self.forks, exact, epoch, number, measured, memory, self.mute, said_by),
+            *tentative_works(assignment, self.forks, exact, epoch, number, measured, memory, mute, said_by),
         ]
         if not works:
             return

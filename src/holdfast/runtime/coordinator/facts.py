@@ -25,11 +25,12 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These nodes went, as one failure."""
+    """These nodes went, as one failure. ``promised``: the fidelity of the next answer, by what was known before."""
 
     nodes: frozenset[str]
     cause: str = ""
     answer_due: bool = False
+    promised: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

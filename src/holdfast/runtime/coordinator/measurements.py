@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from holdfast.elasticity import Sample, sample_of
 from holdfast.recovery import with_costs
-from holdfast.replication import plan
 from holdfast.runtime.coordinator.facts import Committed, Lost, Reshaped, Said, Told
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.messages import EpochJournalled, ReplicasPlanned, Report
@@ -167,16 +166,13 @@ class Measurements:
                     self._seconds[task] = float(kept["seconds"][name])
         self.before = self.topology()
 
-    def replicas_within(self, budget: float) -> ReplicasPlanned:
-        """What the planner would replicate within this budget, in average tasks."""
-        costs = self.costs()
-        topology = with_costs(self.topology(), costs)
-        chosen = plan(topology, budget)
-        tasks = tuple(task for task in chosen.replicas if topology.inputs_of(task.operator))
-        basis = "measured" if costs else "declared"
-        why = (
-            f"{chosen.algorithm} with a budget of {budget:g} on {basis} rates and costs: "
-            f"fidelity {chosen.fidelity:.3f} if everything else fails and every replica lives; "
-            f"where both nodes of a task die it may be less"
-        )
-        return ReplicasPlanned(tasks, why)
+    def with_costs(self) -> Topology:
+        """The topology with measured rates, and with measured costs whatever they are to be used for."""
+        return with_costs(self.topology(), self.costs())
+
+    def drift(self, then: Topology) -> float:
+        """How much rates have changed since then: the share of all rows that other tasks send now."""
+        if then.tasks != self._declared.tasks:
+            return 1.0
+        one, two = (rates / max(float(rates.sum()), 1e-300) for rates in (then.rates, self._rates))
+        return float(np.abs(one - two).sum()) / 2

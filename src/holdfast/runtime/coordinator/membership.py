@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.recovery import Node
 from holdfast.runtime.coordinator.facts import Joined, Lost, NobodyLeaves, Released, Said, Told, record
+from holdfast.runtime.coordinator.promising import foretold
 from holdfast.runtime.messages import NodeInfo, NodesSeen, NodesUnneeded, ReleaseNodes
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Membership:
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
             case NodesSeen():
-                yield from self._seen(told)
+                yield from self._seen(told, parts)
             case Lost(nodes):
                 self.nodes = {name: info for name, info in self.nodes.items() if name not in nodes}
                 self.leaving -= nodes
@@ -40,7 +41,7 @@ class Membership:
                 self.released |= {name: self.nodes.pop(name).incarnation for name in nodes}
                 self.leaving -= nodes
 
-    def _seen(self, seen: NodesSeen) -> Said:
+    def _seen(self, seen: NodesSeen, parts: Parts) -> Said:
         """Who went and who came. A node that was given back may be seen for a while: it is not there any more."""
         there = seen.nodes
         self.released = {
@@ -52,7 +53,7 @@ class Membership:
             if name not in there or there[name].incarnation != info.incarnation
         }
         if gone:
-            yield Lost(frozenset(gone), seen.cause, seen.answer_due)
+            yield Lost(frozenset(gone), seen.cause, seen.answer_due, foretold(parts, gone))
         known = (self.nodes.keys() - gone) | self.released.keys()
         if came := {name: info for name, info in there.items() if name not in known}:
             yield Joined(came)

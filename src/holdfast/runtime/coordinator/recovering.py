@@ -97,6 +97,7 @@ class Recovering:
                 down=[str(task) for task in told.down],
                 alive=len(parts.members.nodes),
                 rates=parts.measurements.rates(),
+                promised=None if told.lost.promised is None else round(told.lost.promised, 6),
             )
         if told.promoted:
             yield record("promoted", tasks=[str(task) for task in told.promoted], epoch=self.failed_at)
@@ -156,7 +157,9 @@ class Recovering:
         broken = assignment.broken(parts.answering.outputs)
         soft = settings.capacity is None
         chosen = (*needed, *plan.recover)
-        placed = place(assignment.costed, chosen, nodes, settings.ceiling, first=needed, soft=soft).nodes
+        placed = place(assignment.costed, chosen, nodes, settings.ceiling, soft=soft).nodes
+        if any(task not in placed for task in needed):
+            placed = place(assignment.costed, chosen, nodes, settings.ceiling, first=needed, soft=soft).nodes
         for task, node in placed.items():
             assignment.place(task, node, parts.checkpointing.durable, parts.answering.head)
         self.planned_for = self._situation(parts)

@@ -22,23 +22,28 @@ if TYPE_CHECKING:
 
 
 class Replicating:
-    """``wanted``: tasks that shall have a replica. ``moving``: tasks whose replica is to take over.
+    """``wanted``: tasks that shall have a replica, on the node in ``homes`` if it is there.
 
+    ``moving``: tasks whose replica is to take over.
     ``balanced_at``: the checkpoint behind which loads were last compared.
     """
 
     def __init__(self, wanted: tuple[Task, ...], declared: Topology, topology: Topology, shape: Shape, at: int) -> None:
         check_replicas(wanted, declared)
         self.wanted = inherited(wanted, declared, Shape(), shape, topology)
+        self.homes: dict[Task, str] = {}
         self.moving: set[Task] = set()
         self.balanced_at = at
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
-            case ReplicasPlanned(tasks, why):
+            case ReplicasPlanned(tasks, why, nodes):
                 self.wanted = check_replicas(tasks, parts.assignment.topology)
+                self.homes = dict(nodes)
                 self._stay(parts)
-                parts.assignment.drop_replicas(task for task in parts.assignment.replicas if task not in tasks)
+                held = parts.assignment.replicas
+                gone = [t for t, copy in held.items() if t not in tasks or nodes.get(t, copy.node) != copy.node]
+                parts.assignment.drop_replicas(gone)
                 yield record("replicas planned", tasks=[str(task) for task in tasks], why=why)
             case NobodyLeaves():
                 self._stay(parts)
@@ -67,7 +72,14 @@ class Replicating:
         missing = [task for task in missing if task not in given_up]
         shun = {task: [parts.members.domain(assignment.primaries[task].node)] for task in missing}
         nodes = parts.members.loads(parts.recovering.capacity(parts), parts)
-        placed = place(assignment.costed, missing, nodes, ceiling=1.0, avoid=shun).nodes
+        standing = {node.name: node for node in nodes}
+        planned = {
+            task: self.homes[task]
+            for task in missing
+            if self.homes.get(task) in standing and standing[self.homes[task]].domain not in shun[task]
+        }
+        others = [task for task in missing if task not in planned]
+        placed = {**planned, **place(assignment.costed, others, nodes, ceiling=1.0, avoid=shun).nodes}
         for task, node in placed.items():
             assignment.add_replica(task, node, checkpoint)
         if placed:

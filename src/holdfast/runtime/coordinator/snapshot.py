@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.runtime.coordinator.parts import Parts
+from holdfast.runtime.coordinator.promising import survive_of
 from holdfast.runtime.shape import Shape
 from holdfast.topology import Task, Topology
 
@@ -17,6 +18,7 @@ class Snapshot:
     ``pending``: the epoch at hand. ``behind``: so many primaries catch up; ``caught_up``: every copy is at the head.
     ``scaling``: the operator that is being scaled, and how often that was begun. ``homes`` and ``positions``: where
     each primary lives and which epoch it has committed; ``replicas``: where they live, and how many epochs they miss.
+    ``floor``: what the next answer is worth at least if so many nodes (or a domain) are lost, as of the last epoch.
     ``retain``: nodes keep what is younger; ``forks``: tentative branches that may still be asked for.
     """
 
@@ -42,6 +44,7 @@ class Snapshot:
     shape: Shape
     topology: Topology
     halted: bool
+    floor: tuple[float, int | str] | None
 
     @classmethod
     def of(cls, parts: Parts, halted: bool) -> Snapshot:
@@ -69,4 +72,5 @@ class Snapshot:
             shape=parts.rescaling.shape,
             topology=assignment.topology,
             halted=halted,
+            floor=None if answering.floor is None else (answering.floor, survive_of(parts)),
         )

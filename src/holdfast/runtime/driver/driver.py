@@ -39,6 +39,7 @@ from holdfast.runtime.messages import (
     Publish,
     Record,
     ReleaseNodes,
+    ReplicasPlanned,
     Report,
     Run,
     ShapeCommitted,
@@ -47,9 +48,13 @@ from holdfast.runtime.messages import (
 )
 from holdfast.state import Unusable, Writer
 from holdfast.state.journal import Journal
+from holdfast.topology import Task, Topology
 
 MEASURED_AFTER = 3
 """Epochs after which a budget is spent anew, on measured rates and costs."""
+PLANNED_EVERY = 10
+DRIFT = 0.15
+"""In every such epoch it is spent anew if nodes came or went, or other tasks send so large a share of all rows now."""
 FINISH = 60.0
 """Seconds that the epoch at hand has to come to its end when the job is stopped."""
 
@@ -110,6 +115,8 @@ class Driver:
         self._held: int | None = None
         """An epoch that is answered, but not released: the sink is too far behind."""
         self._epochs_here = 0
+        self._planned_for: tuple[tuple[str, ...], Topology] | None = None
+        self._replicas_planned: dict[Task, str] | None = None
         self._stuck: Timer | None = None
         self._waits: list[_Wait] = []
         self._timers: dict[str, Timer] = {}
@@ -322,7 +329,7 @@ class Driver:
         self.note("answered", {"epoch": epoch, "seconds": round(self.clock.now() - self._arrived_at, 6)})
         self._at_hand = None
         self._epochs_here += 1
-        if self._epochs_here == MEASURED_AFTER:
+        if self._epochs_here == MEASURED_AFTER or (self._epochs_here % PLANNED_EVERY == 0 and self._outdated()):
             self.clock.post(self._plan_replicas)
         if self.publisher.backlog > BACKLOG and not self._enough(epoch):
             self._held = epoch
@@ -331,9 +338,29 @@ class Driver:
         if self._enough(epoch):
             self.clock.post(self.stop)
 
+    def _outdated(self) -> bool:
+        """Whether replicas were planned for other nodes, or for other rates."""
+        if self.config.budget is None or self._planned_for is None:
+            return self.config.budget is not None
+        nodes, rated = self._planned_for
+        return nodes != self.snapshot.nodes or self.coordinator.drift(rated) > DRIFT
+
     def _plan_replicas(self) -> None:
-        if self.config.budget is not None and not self.ended:
-            self.tell(self.coordinator.replicas_within(self.config.budget))
+        if self.config.budget is None or self.ended:
+            return
+        plan = self.coordinator.replicas_within(self.config.budget)
+        if plan is None:
+            return
+        self._planned_for = (self.snapshot.nodes, self.coordinator.rated())
+
+        def planned(result: ReplicasPlanned | Failed) -> None:
+            if isinstance(result, Failed):
+                self.note("note", {"message": f"replicas could not be planned: {told(result.error)}"})
+            elif dict(result.nodes) != self._replicas_planned:
+                self._replicas_planned = dict(result.nodes)
+                self.tell(result)
+
+        self.ports.background.submit("plan", plan, planned)
 
     def _delivered(self) -> None:
         if self._held is not None and self.publisher.backlog <= BACKLOG:

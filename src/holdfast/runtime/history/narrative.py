@@ -29,6 +29,8 @@ class Recovery:
     answered_after: float | None = None
     answered_fidelity: float | None = None
     least_fidelity: float = 1.0
+    promised: float | None = None
+    """What the next answer was to be worth, by what was known when the nodes went."""
     silent: float | None = None
     exact_after: float | None = None
     saved_after: float | None = None
@@ -50,7 +52,7 @@ class Recovery:
             "answered_fidelity": self.answered_fidelity,
             "silent_s": self.silent,
             "least_fidelity": self.least_fidelity,
-            "promised_fidelity": None,  # no plan says yet what it promises for the nodes that were lost
+            "promised_fidelity": self.promised,
             "exact_after_s": self.exact_after,
             "saved_after_s": self.saved_after,
         }
@@ -80,9 +82,10 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "nodes lost" if open_ and _together(open_[-1], event):
                 open_[-1].nodes = [*open_[-1].nodes, *event["nodes"]]
                 open_[-1].down = [*open_[-1].down, *event["down"]]
+                open_[-1].promised = event.get("promised")  # for all of them together nothing was foretold
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
-                made.rates = event.get("rates", {})
+                made.rates, made.promised = event.get("rates", {}), event.get("promised")
                 told.append(made)
                 open_.append(made)
             case "promoted" if open_:

@@ -68,6 +68,7 @@ class Job:
             message = f"Scaling {seen.scaling[0]}"
         else:
             message = "Running"
+        floor = seen.floor
         query = self._source.query if self._source is not None else None
         return {
             "message": message,
@@ -80,6 +81,7 @@ class Job:
             "tasks": dict(seen.tasks),
             "scaling": None if seen.scaling is None else {"operator": seen.scaling[0], "tries": seen.scaling[1]},
             "replicas": {str(task): {"node": node, "behind": far} for task, (node, far) in seen.replicas.items()},
+            "floor": None if floor is None else {"fidelity": floor[0], "lost": floor[1]},
         }
 
     def exception(self) -> HoldfastError | None:

@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -67,6 +68,7 @@ def start(
     ceiling: float = 1.0,
     patience: float = 10.0,
     domains: Given = None,
+    survive: int | Literal["domain"] | None = None,
 ) -> Job:
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
 
@@ -93,6 +95,8 @@ def start(
     and fewer as long as the job is young: after 2 epochs, then whenever a fifth of all epochs is in none.
     ``domains``: what fails together: ``"host"``, a mapping of nodes or hosts to domains, a JSON or YAML file with one,
     or a script that is called with hosts and prints a domain for each; a copy of a task lives in another domain.
+    ``survive``: a ``budget`` is spent so that the answer is worth the most whichever so many nodes are lost, or
+    whichever domain (``"domain"``); half of the nodes when None.
     """
     apart = Domains(domains)
     streams = _streams(stream, pipeline)
@@ -109,6 +113,7 @@ def start(
         rebalance=rebalance,
         standby=pool,
         ceiling=ceiling,
+        survive=survive,
     )
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")

@@ -1,0 +1,142 @@
+"""What a job promises: how good the next answer will be whichever nodes are lost now, for the copies where they live.
+
+Told beforehand by the same rules by which an answer is stamped afterwards. Owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import comb
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.fidelity import objectives, priorities
+from holdfast.placement import affords
+from holdfast.recovery import Node
+from holdfast.replication import Floor, Survive, floor, plan_surviving
+from holdfast.runtime.coordinator.lanes import Fork
+from holdfast.runtime.messages import ReplicasPlanned
+from holdfast.topology import Task
+
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.parts import Parts
+
+CELLS = 100_000
+"""The floor is told with every epoch where sets of nodes x tasks are at most so many; else with every tenth."""
+
+
+def copies(parts: Parts) -> dict[Task, tuple[str, ...]]:
+    """The nodes on which a task could answer exactly in the next epoch; none for one that is down."""
+    assignment, head = parts.assignment, parts.answering.head
+    return {
+        task: tuple(
+            copy.node
+            for held in (assignment.primaries, assignment.replicas)
+            if (copy := held.get(task)) is not None and copy.position >= head
+        )
+        for task in assignment.tasks
+    }
+
+
+def roomy(parts: Parts, lost: int) -> bool:
+    """Whether all tasks have room on the nodes that are left when so many are lost."""
+    left = len(parts.members.nodes) - lost
+    needed = sum(map(parts.assignment.cost, parts.assignment.tasks))
+    return parts.settings.capacity is None and affords(left * parts.recovering.capacity(parts), needed)
+
+
+def stale(parts: Parts, lost: int) -> NDArray[np.float64]:
+    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint.
+
+    Nothing is promised of it where so many nodes are lost that there may be no room for it.
+    """
+    topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
+    lacking = np.ones(len(topology.tasks))
+    if parts.settings.recovery == "blocking" or not roomy(parts, lost):
+        return lacking
+    begun = Fork(0, parts.checkpointing.durable, parts.checkpointing.durable)
+    for operator in topology.operators:
+        span = topology.span[operator.name]
+        told = memory.told(operator.name, begun, 1.0, epoch) if operator.stateful else 1.0
+        lacking[span] = 1.0 - told
+    return lacking
+
+
+def foretold(parts: Parts, lost: Iterable[str]) -> float | None:
+    """The fidelity of the next answer, were these nodes lost now.
+
+    None while something is down or catching up, and where it depends on what finds room on the nodes that are left.
+    """
+    gone = set(lost)
+    if not parts.whole or parts.settings.recovery == "blocking" or not roomy(parts, len(gone)):
+        return None
+    topology = parts.measurements.topology()
+    failed = topology.mask(task for task, homes in copies(parts).items() if set(homes) <= gone)
+    return float(objectives(topology, failed, stale(parts, len(gone)))[0] / priorities(topology).sum())
+
+
+def survive_of(parts: Parts) -> Survive:
+    """How much is to be survived: as it was asked for, or half of the nodes."""
+    asked = parts.settings.survive
+    return max(1, parts.settings.nodes // 2) if asked is None else asked
+
+
+def promised(parts: Parts) -> Floor | None:
+    """The least that the next answer is worth whichever nodes are lost now, as many as are to be survived."""
+    nodes, survive = _nodes(parts), survive_of(parts)
+    if not parts.whole or len(nodes) < 2:
+        return None
+    if survive != "domain" and survive >= len(nodes):
+        return None
+    return floor(parts.measurements.topology(), copies(parts), nodes, survive, stale(parts, _most(parts)))
+
+
+def _most(parts: Parts) -> int:
+    """The most nodes that are to be survived at once."""
+    survive, members = survive_of(parts), parts.members
+    if survive != "domain":
+        return min(survive, len(members.nodes) - 1)
+    return max(Counter(members.domain(name) for name in members.nodes).values())
+
+
+def told_with(parts: Parts, epoch: int) -> bool:
+    """Whether an epoch is told with its floor: always, unless that takes long."""
+    survive, nodes = survive_of(parts), len(parts.members.nodes)
+    sets = nodes if survive == "domain" else comb(nodes, min(survive, nodes))
+    return sets * len(parts.assignment.tasks) <= CELLS or epoch % 10 == 0
+
+
+def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned] | None:
+    """Works out what to replicate within this budget and where, for the nodes that are there; None: not now.
+
+    It may take a second or so, and needs nothing of the coordinator any more.
+    """
+    assignment, nodes, survive = parts.assignment, _nodes(parts), survive_of(parts)
+    if not assignment.all_up or len(nodes) < 2:
+        return None
+    most = min(survive, len(nodes) - 1) if survive != "domain" else survive
+    topology = parts.measurements.with_costs()
+    homes = {task: copy.node for task, copy in assignment.primaries.items()}
+    keep = {task: copy.node for task, copy in assignment.replicas.items() if task not in parts.replicating.moving}
+    lacking, basis = stale(parts, _most(parts)), "measured" if parts.measurements.costs() else "declared"
+
+    def planned() -> ReplicasPlanned:
+        plan = plan_surviving(topology, budget, nodes, most, homes, stale=lacking, keep=keep)
+        what = "any one domain is" if most == "domain" else f"any {most} of {len(nodes)} nodes are"
+        why = (
+            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} when {what} "
+            f"lost (worst: {', '.join(sorted(plan.floor.worst))})"
+        )
+        return ReplicasPlanned(tuple(plan.replicas), why, dict(plan.replicas))
+
+    return planned
+
+
+def _nodes(parts: Parts) -> list[Node]:
+    """Live nodes without what is planned for them."""
+    capacity = parts.recovering.capacity(parts)
+    members = parts.members
+    return [Node(name, capacity, 0.0, members.domain(name)) for name in members.nodes if name not in members.leaving]
