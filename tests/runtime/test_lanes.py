@@ -89,12 +89,6 @@ def test_of_an_epoch_that_is_past_those_count_who_are_exact_up_to_it() -> None:
     assert caught_up(measured.topology(), {**primaries, task("B/0"): Copy("n", 5, fresh=False)}, 5) == 0.75
 
 
-def test_what_a_plan_of_replicas_leaves_is_said_with_what_it_assumes() -> None:
-    topology = chain(1, 2, 2)
-    why = Measurements(topology, UNKNOWN).replicas_within(2.0).why
-    assert "if everything else fails and every replica lives; where both nodes of a task die it may be less" in why
-
-
 def test_rates_and_costs_are_those_of_the_last_epochs_not_of_the_last_one() -> None:
     topology = chain(1, 2, 2)
     measured = Measurements(topology, UNKNOWN)

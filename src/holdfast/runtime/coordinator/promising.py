@@ -112,7 +112,8 @@ def told_with(parts: Parts, epoch: int) -> bool:
 def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned] | None:
     """Works out what to replicate within this budget and where, for the nodes that are there; None: not now.
 
-    It may take a second or so, and needs nothing of the coordinator any more.
+    Planned as if what has no live copy said nothing: what a checkpoint gives comes on top, and how much that is changes
+    with its age. It may take a second or so, and needs nothing of the coordinator any more.
     """
     assignment, nodes, survive = parts.assignment, _nodes(parts), survive_of(parts)
     if not assignment.all_up or len(nodes) < 2:
@@ -121,14 +122,14 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
     topology = parts.measurements.with_costs()
     homes = {task: copy.node for task, copy in assignment.primaries.items()}
     keep = {task: copy.node for task, copy in assignment.replicas.items() if task not in parts.replicating.moving}
-    lacking, basis = stale(parts, _most(parts)), "measured" if parts.measurements.costs() else "declared"
+    basis = "measured" if parts.measurements.costs() else "declared"
 
     def planned() -> ReplicasPlanned:
-        plan = plan_surviving(topology, budget, nodes, most, homes, stale=lacking, keep=keep)
+        plan = plan_surviving(topology, budget, nodes, most, homes, keep=keep)
         what = "any one domain is" if most == "domain" else f"any {most} of {len(nodes)} nodes are"
         why = (
-            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} when {what} "
-            f"lost (worst: {', '.join(sorted(plan.floor.worst))})"
+            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} from live copies when "
+            f"{what} lost (worst: {', '.join(sorted(plan.floor.worst))})"
         )
         return ReplicasPlanned(tuple(plan.replicas), why, dict(plan.replicas))
 
