@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test docs-blocks lint fuzz picture setup java clean
+.PHONY: demo test long docs-blocks lint fuzz picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java
@@ -29,6 +29,10 @@ lint: $(READY)
 # Two processes: one has Spark and all tests that need it, the other runs what is pure.
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster.
+long: setup
+	$(BIN)/python -m pytest -m long -v
 
 # The blocks of README and docs that take long; make test runs the others. One of them: make docs-blocks PAGE=tutorial
 docs-blocks: setup

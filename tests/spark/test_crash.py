@@ -41,14 +41,19 @@ def before_publishing(folder: Path) -> Callable[[], bool]:
     return lambda: any((folder / "output" / "staged").glob("*.parquet"))
 
 
-def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    moments = [
-        in_the_first_epoch(tmp_path),
-        in_the_middle_of_a_checkpoint(tmp_path),
-        before_publishing(tmp_path),
-    ]
-    killed = [killed_when(moment, *arguments(tmp_path)) for moment in moments]
-    assert killed[:2] == [True, True]
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [in_the_middle_of_a_checkpoint],
+        pytest.param([in_the_first_epoch, in_the_middle_of_a_checkpoint, before_publishing], marks=pytest.mark.long),
+    ],
+    ids=["once", "thrice"],
+)
+def test_a_killed_driver_loses_and_repeats_nothing(
+    tmp_path: Path, moments: list[Callable[[Path], Callable[[], bool]]]
+) -> None:
+    killed = [killed_when(moment(tmp_path), *arguments(tmp_path)) for moment in moments]
+    assert all(killed[:2])
     summary = summary_of(*arguments(tmp_path))
     assert summary["epochs"] == OPTIONS.epochs
     assert final_counts(tmp_path) == expected_counts(OPTIONS)

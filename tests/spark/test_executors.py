@@ -118,6 +118,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
     log.close()
 
 
+@pytest.mark.long
 def test_a_job_grows_onto_a_standalone_cluster(standalone: str, tmp_path: Path) -> None:
     """One executor at first, though two could be had; the second is asked for, comes, and takes a task."""
     folder = tmp_path / "run"

@@ -128,8 +128,8 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
         plan = plan_surviving(topology, budget, nodes, most, homes, keep=keep)
         what = "any one domain is" if most == "domain" else f"any {most} of {len(nodes)} nodes are"
         why = (
-            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} from live copies when "
-            f"{what} lost (worst: {', '.join(sorted(plan.floor.worst))})"
+            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} from live "
+            f"copies when {what} lost (worst: {', '.join(sorted(plan.floor.worst))})"
         )
         return ReplicasPlanned(tuple(plan.replicas), why, dict(plan.replicas))
 
