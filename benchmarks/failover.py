@@ -242,9 +242,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=0, help="replicate so many of the four tasks")
     parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes, on executors")
     parser.add_argument("--workload", action="append", help="of the matrix; all of them if not given")
-    parser.add_argument(
-        "--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six"
-    )
+    parser.add_argument("--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six")
     parser.add_argument("--seeds", type=int, default=3, help="of the matrix: so many inputs")
     parser.add_argument("--rate", type=int, default=5000, help="of the matrix: rows an epoch")
     parser.add_argument("--no-replicas", action="store_true", help="of the matrix: only without replicas")

@@ -110,7 +110,7 @@ def run(
     ] = 10.0,
     survive: Annotated[
         str | None,
-        typer.Option(help="spend --budget for the loss of any so many nodes, or of a domain; half of them by default"),
+        typer.Option(help="spend --budget for the loss of any so many nodes, or of a domain; 2 by default"),
     ] = None,
     domains: Annotated[
         str | None,

@@ -28,7 +28,7 @@ class Settings:
     without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
     ``ceiling``: the share of a node's capacity that recovery may fill. ``young``: checkpoints come sooner in the first
     epochs, so that what is not in one is never much of all there was. ``survive``: replicas are planned for the loss of
-    so many nodes, or of a domain; None: of half of the nodes.
+    so many nodes, or of a domain; None: of two, or of one where there are only two or three.
     """
 
     nodes: int = 1

@@ -24,6 +24,8 @@ from holdfast.topology import Task
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
+EXPLORED = 300
+"""Where there are thousands of sets of nodes so many are searched: everything else waits for it."""
 CELLS = 100_000
 """The floor is told with every epoch where sets of nodes x tasks are at most so many; else with every tenth."""
 
@@ -79,9 +81,9 @@ def foretold(parts: Parts, lost: Iterable[str]) -> float | None:
 
 
 def survive_of(parts: Parts) -> Survive:
-    """How much is to be survived: as it was asked for, or half of the nodes."""
+    """How much is to be survived: as it was asked for, or two nodes; one, where there are only two or three."""
     asked = parts.settings.survive
-    return max(1, parts.settings.nodes // 2) if asked is None else asked
+    return max(1, min(2, parts.settings.nodes // 2)) if asked is None else asked
 
 
 def promised(parts: Parts) -> Floor | None:
@@ -91,7 +93,8 @@ def promised(parts: Parts) -> Floor | None:
         return None
     if survive != "domain" and survive >= len(nodes):
         return None
-    return floor(parts.measurements.topology(), copies(parts), nodes, survive, stale(parts, _most(parts)))
+    lacking = stale(parts, _most(parts))
+    return floor(parts.measurements.topology(), copies(parts), nodes, survive, lacking, explored=EXPLORED)
 
 
 def _most(parts: Parts) -> int:

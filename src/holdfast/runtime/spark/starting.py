@@ -96,7 +96,7 @@ def start(
     ``domains``: what fails together: ``"host"``, a mapping of nodes or hosts to domains, a JSON or YAML file with one,
     or a script that is called with hosts and prints a domain for each; a copy of a task lives in another domain.
     ``survive``: a ``budget`` is spent so that the answer is worth the most whichever so many nodes are lost, or
-    whichever domain (``"domain"``); half of the nodes when None.
+    whichever domain (``"domain"``); when None two, or one where there are only two or three.
     """
     apart = Domains(domains)
     streams = _streams(stream, pipeline)

@@ -1,0 +1,42 @@
+"""What jobs promise before a failure against what they then say, over many random topologies in virtual time.
+
+    .venv/bin/python benchmarks/promises.py [--jobs 1000] [--first 0]
+
+Each job has a random topology, random replicas and a checkpoint every few epochs on two to six nodes, of which some die
+together in one epoch. Prints how many made a promise (a job says nothing where room on the nodes that are left may be
+short), how far the next answer was from it, and how often it fell below the floor that was told before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "runtime"))
+
+
+def main() -> None:
+    from promises import kept
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--jobs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first job")
+    asked = parser.parse_args()
+    if asked.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {asked.jobs}")
+    found = list(kept(range(asked.first, asked.first + asked.jobs)))
+    gaps = [abs(each.promised - each.achieved) for each in found]
+    print(f"{asked.jobs} jobs, {len(found)} made a promise, {sum(each.promised < 1 for each in found)} of them below 1")
+    print(f"promised against achieved: median gap {statistics.median(gaps):.4f}, most {max(gaps):.4f}")
+    print(f"off by more than 0.02: {sum(gap > 0.02 for gap in gaps)}")
+    spoken = [each for each in found if each.survived and each.floor is not None]
+    under = [each.floor - each.achieved for each in spoken if each.floor is not None and each.achieved < each.floor]
+    print(
+        f"losses that a floor speaks of: {len(spoken)}; below it by more than 0.02: {sum(gap > 0.02 for gap in under)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
