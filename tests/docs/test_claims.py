@@ -66,7 +66,7 @@ def test_spark_refuses_of_a_fault_script_what_the_table_says(
 
 
 def taken_by(sentences: list[str], nodes: str, store: str) -> bool:
-    """As holdfast.start does it: a job has no domains."""
+    """As holdfast.start does it on executors, whose domains are known when a fault is due."""
     cluster: Any = LogicalNodes(4, 2, Path()) if nodes == "logical" else Executors.__new__(Executors)
     try:
         script = expand_faults(parse_faults("; ".join(sentences)), [f"node-{number}" for number in range(4)], 20)
