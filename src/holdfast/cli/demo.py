@@ -70,7 +70,7 @@ def demo(
         display = Display(f"a shop's visits on {NODES} {'executors' if real else 'logical nodes'}", epochs, False)
         summary = carry_out(
             SHOP, options, folder, session, display, None,
-            nodes=NODES, budget=budget, rejoin_after=4.0, faults=script, trigger="1 second",
+            nodes=NODES, budget=budget, rejoin_after=4.0, checkpoint_every=10, faults=script, trigger="1 second",
             listeners=[display.heard],
         )  # fmt: skip
         _unless_interrupted(summary, folder)

@@ -75,7 +75,7 @@ class Warm:
     context: Broadcast[bytes]
 
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
-        list(records)
+        read(records)
         worker = worker_of(self.job, self.context)
         try:
             worker.store.check_marker(worker.context.marker)
@@ -92,6 +92,7 @@ class Clean:
     context: Broadcast[bytes]
 
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        read(records)
         worker = worker_of(self.job, self.context)
         shutil.rmtree(worker.context.local, ignore_errors=True)
         return []
@@ -106,7 +107,8 @@ class ReadJournal:
     plan: RunPlan
     partitions: int
 
-    def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
+    def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        read(records)
         worker = worker_of(self.job, self.context)
         parts = [(epoch, piece) for epoch in self.plan.journal for piece in range(len(epoch.pieces))]
         blocks: list[Block] = []
@@ -153,9 +155,19 @@ class Save:
     context: Broadcast[bytes]
     wanted: Sequence[Sequence[Upload]]
 
-    def __call__(self, index: int, _: Iterable[bytes]) -> Iterable[bytes]:
+    def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        read(records)
         worker = worker_of(self.job, self.context)
         return [json.dumps(worker.save(self.wanted[index]).to_json()).encode()]
+
+
+def read(records: Iterable[bytes]) -> None:
+    """Take all that there is, though it is nothing: a Python worker that leaves something unread is not used again.
+
+    The next task on that executor would begin with a new process, without imports and without states in memory.
+    """
+    for _ in records:
+        pass
 
 
 def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[Mapping[str, Any]]) -> list[bytes]:

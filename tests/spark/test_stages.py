@@ -1,0 +1,40 @@
+"""What a stage does on a worker, without Spark: it takes all of its input, so that Spark uses the worker again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.runtime.spark import stages
+from holdfast.runtime.worker.versions import Saved
+
+Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
+STAGES: dict[str, Made] = {
+    "warm": lambda context: stages.Warm("job", context),
+    "clean": lambda context: stages.Clean("job", context),
+    "save": lambda context: stages.Save("job", context, [[]]),
+    "journal": lambda context: stages.ReadJournal(
+        "job", context, SimpleNamespace(journal=(), levels=((),), spread=lambda blocks, level: []), 1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_leaves_nothing_unread(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python worker that left something unread ends, and the next task waits a second or more for a new one."""
+    store = SimpleNamespace(check_marker=lambda marker: None)
+    context = SimpleNamespace(local=str(tmp_path / "gone"), marker="")
+    worker = SimpleNamespace(store=store, context=context, save=lambda uploads: Saved({}, {}))
+    monkeypatch.setattr(stages, "worker_of", lambda job, given: worker)
+    taken = []
+
+    def records() -> Iterator[bytes]:
+        yield b""
+        taken.append("all")
+
+    list(STAGES[name](SimpleNamespace())(0, records()))
+    assert taken == ["all"]
