@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driving import Driver, chain, task
-from promises import kept
+from foretelling import kept
 
 from holdfast.runtime.coordinator.promising import copies, foretold, promised, replicas_within
 
