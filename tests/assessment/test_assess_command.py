@@ -40,7 +40,7 @@ def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path) -> None:
     process = subprocess.Popen(command(*asked, "--out", str(tmp_path / "killed")), stdout=subprocess.DEVNULL)
     until = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < until and not _lines(runs) >= 4:
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks; a loop that only yields takes the core which the process needs
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = _lines(runs)

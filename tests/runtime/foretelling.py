@@ -11,7 +11,7 @@ from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.costed import costed
 from holdfast.runtime.simulation.drawing import drawn_topology
 from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
-from holdfast.topology import Topology
+from holdfast.topology import Task, Topology
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def drawn(seed: int) -> FaultSchedule:
     )
 
 
-def _some(draw: Random, topology: Topology) -> tuple:  # type: ignore[type-arg]
+def _some(draw: Random, topology: Topology) -> tuple[Task, ...]:
     tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
     return tuple(draw.sample(tasks, draw.randint(0, len(tasks))))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from driving import chain, task
@@ -224,12 +226,12 @@ def test_a_live_task_behind_a_stale_one_is_as_good_as_this_epoch() -> None:
 
 
 def test_stale_inputs_of_a_join_are_multiplied_and_others_weighed_by_their_rates() -> None:
-    def below(inputs: str) -> float:
+    def below(inputs: Literal["independent", "correlated"]) -> float:
         operators = (
             Operator("S", 1, costs=(0.0,)),
             Operator("A", 1, rates=(3.0,), stateful=True),
             Operator("B", 1, rates=(1.0,), stateful=True),
-            Operator("J", 1, inputs=inputs),  # type: ignore[arg-type]
+            Operator("J", 1, inputs=inputs),
         )
         streams = [
             Stream("S", "A", "full"),

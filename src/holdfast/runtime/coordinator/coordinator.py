@@ -11,11 +11,10 @@ from typing import Any
 
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node
-from holdfast.replication import Floor
 from holdfast.runtime.coordinator.facts import Fact, Said, Told
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.parts import Parts
-from holdfast.runtime.coordinator.promising import promised, replicas_within
+from holdfast.runtime.coordinator.promising import replicas_within
 from holdfast.runtime.coordinator.snapshot import Snapshot
 from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
 from holdfast.runtime.settings import Settings
@@ -151,10 +150,6 @@ class Coordinator:
     def replicas_within(self, budget: float) -> Callable[[], ReplicasPlanned] | None:
         """Works out what to replicate within this budget and where, by what was measured so far; None: not now."""
         return replicas_within(self.parts, budget)
-
-    def promise(self) -> Floor | None:
-        """What the next answer is worth at least, if as many nodes are lost now as are to be survived."""
-        return promised(self.parts)
 
     def drift(self, then: Topology) -> float:
         """How much rates have changed since then, as a share of all rows."""

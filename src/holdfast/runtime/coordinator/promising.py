@@ -119,9 +119,9 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
     with its age. It may take a second or so, and needs nothing of the coordinator any more.
     """
     assignment, nodes, survive = parts.assignment, _nodes(parts), survive_of(parts)
-    if not assignment.all_up or len(nodes) < 2:
+    if not assignment.all_up or len(nodes) < 2 or parts.members.leaving:
         return None
-    most = min(survive, len(nodes) - 1) if survive != "domain" else survive
+    most: Survive = "domain" if survive == "domain" else _most(parts)
     topology = parts.measurements.with_costs()
     homes = {task: copy.node for task, copy in assignment.primaries.items()}
     keep = {task: copy.node for task, copy in assignment.replicas.items() if task not in parts.replicating.moving}
@@ -140,7 +140,6 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
 
 
 def _nodes(parts: Parts) -> list[Node]:
-    """Live nodes without what is planned for them."""
-    capacity = parts.recovering.capacity(parts)
-    members = parts.members
-    return [Node(name, capacity, 0.0, members.domain(name)) for name in members.nodes if name not in members.leaving]
+    """Live nodes, without what they carry."""
+    capacity, members = parts.recovering.capacity(parts), parts.members
+    return [Node(name, capacity, 0.0, members.domain(name)) for name in members.nodes]
