@@ -130,7 +130,7 @@ class Driver:
 
     def done(self, run: Run, *reports: Report) -> list[Instruction]:
         """The run is over with these reports; what it ingested is journalled if all of it is committed."""
-        if run.ingest is not None and all(report.status == "committed" for report in reports):
+        if run.ingest is not None and run.kind == "epoch" and all(report.status == "committed" for report in reports):
             assert self.tell(EpochJournalled(run.ingest)) == []
         return self.tell(RunDone(run.number, reports))
 

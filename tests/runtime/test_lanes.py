@@ -46,7 +46,9 @@ def test_what_a_fork_missed_is_still_missing_when_everything_upstream_is_back() 
     assignment = catching_up()
     exact = assignment.topology.mask([task("S/0"), task("A/0"), task("A/1")])
     sinks = {task("B/0"), task("B/1")}
-    tentative = tentative_works(assignment, forks(0.5), exact, 7, 12, assignment.topology, UNKNOWN, (), sinks)
+    tentative = tentative_works(
+        assignment.topology, assignment.primaries, forks(0.5), exact, 7, 12, assignment.topology, UNKNOWN, (), sinks
+    )
     assert [(str(work.task), work.origin, work.fork) for work in tentative] == [
         ("B/0", "local", 9),
         ("B/1", "local", 9),
@@ -62,7 +64,9 @@ def test_an_epoch_that_a_task_did_not_see_at_all_counts_nothing() -> None:
     assignment = catching_up()
     exact = assignment.topology.mask([task("S/0"), task("A/0"), task("A/1")])
     sinks = {task("B/0"), task("B/1")}
-    works = tentative_works(assignment, {}, exact, 7, 12, assignment.topology, UNKNOWN, (), sinks)
+    works = tentative_works(
+        assignment.topology, assignment.primaries, {}, exact, 7, 12, assignment.topology, UNKNOWN, (), sinks
+    )
     assert [(work.start, work.origin, work.fork) for work in works] == [(4, "fork", 12)] * 2
     assert [work.fidelity for work in works] == pytest.approx([(5 + 1) / 8] * 2)
 
@@ -76,7 +80,9 @@ def test_an_answer_counts_the_tasks_of_a_query_by_their_rates_and_absent_ones_no
     exact = assignment.topology.mask([task("S/0"), task("A/0"), task("A/1")])
     works = [
         w
-        for w in tentative_works(assignment, forks(1.0), exact, 7, 1, assignment.topology, UNKNOWN, (), sink)
+        for w in tentative_works(
+            assignment.topology, assignment.primaries, forks(1.0), exact, 7, 1, assignment.topology, UNKNOWN, (), sink
+        )
         if w.task == task("B/0")
     ]
     assert answered(measured.topology(), works)[0] == pytest.approx(0.75)
@@ -136,7 +142,9 @@ def said(
     topology = assignment.topology
     sinks = {each for each in topology.tasks if not topology.outputs_of(each.operator)}
     exact = assignment.exact(epoch, epoch - 1)
-    found = tentative_works(assignment, forks or {}, exact, epoch, 99, topology, memory, mute, sinks)
+    found = tentative_works(
+        assignment.topology, assignment.primaries, forks or {}, exact, epoch, 99, topology, memory, mute, sinks
+    )
     return {str(work.task): work for work in found}
 
 

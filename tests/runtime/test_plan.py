@@ -54,14 +54,16 @@ def test_a_level_has_one_slot_for_each_place() -> None:
         [("p0", 2)],
         [("p0", 1), ("p1", 1)],
     ]
-    assert plan.folders == {"node-0": "first", "node-1": "second"} and plan.places == ("p0", "p1") and plan.answers
+    assert (
+        plan.folders == {"node-0": "first", "node-1": "second"} and plan.places == ("p0", "p1") and plan.kind == "epoch"
+    )
     assert depths(topology) == {"S": 0, "A": 1, "B": 2}
 
 
 def test_nothing_that_need_not_be_is_read_on_nodes_that_leave() -> None:
     run = Run(0, "replay", (work("A/0", "node-0"),))
     plan = lay_out(chain(1, 1), run, NODES, span({3: 1}), retain=1, forks=frozenset({7}), leaving={"node-1"})
-    assert plan.places == ("p0",) and (plan.retain, plan.forks, plan.answers) == (1, frozenset({7}), False)
+    assert plan.places == ("p0",) and (plan.retain, plan.forks, plan.kind) == (1, frozenset({7}), "replay")
 
 
 def test_a_run_reads_back_what_it_processes_and_does_not_ingest() -> None:

@@ -188,3 +188,19 @@ def test_what_is_read_is_arrows_own_memory(url: str, tmp_path: Path) -> None:
     assert pa.total_allocated_bytes() - before >= SIZE
     files.put("empty", b"", sync=False)
     assert files.read("empty").size == 0
+
+
+def test_two_processes_may_make_one_folder_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is not there when one of them writes, and is when it looks why that failed."""
+    write = files_module.write_whole
+
+    def beaten(path: Path, data: bytes, sync: bool) -> None:
+        try:
+            write(path, data, sync)
+        except FileNotFoundError:
+            path.parent.mkdir()
+            raise
+
+    monkeypatch.setattr(files_module, "write_whole", beaten)
+    LocalFiles(tmp_path).put("journal/7", b"rows", sync=True)
+    assert (tmp_path / "journal" / "7").read_bytes() == b"rows"

@@ -113,6 +113,10 @@ class Display:
                 self._tell(event, f"{event['count']} more nodes are wanted, but this Spark master gives none")
             case "nodes released":
                 self._tell(event, f"given back: {', '.join(event['nodes'])}, {event['alive']} are left")
+            case "answer late" if event["silent"]:
+                self._tell(event, f"epoch {event['epoch']} waits for {', '.join(event['silent'])}")
+            case "stood in":
+                self._tell(event, f"answered without {', '.join(event['silent'])}: fidelity {event['fidelity']:.3f}")
             case "store unusable":
                 self._tell(event, f"waiting for the store: {event['message']}")
             case "store usable":

@@ -27,7 +27,7 @@ from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.domains import Domains
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
 from holdfast.runtime.history.history import read_history
-from holdfast.runtime.settings import RECOVERIES
+from holdfast.runtime.settings import RECOVERIES, seconds_of, within_of
 from holdfast.workloads import WORKLOADS, Options, Workload, workload
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ ROADS = "linear-road"
 INTERRUPTED = 130
 """Exit code, as shells know it."""
 _MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
-_INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
 
 
 class NoSpark(HoldfastError):
@@ -129,6 +128,13 @@ def run(
     shed_above: Annotated[
         float | None, typer.Option(help="seconds an epoch may take; rows beyond are left out and counted")
     ] = None,
+    answer_within: Annotated[
+        str | None,
+        typer.Option(
+            help="time after which nodes that are well answer tentatively for who is silent, such as 2s; or never; "
+            "4 times what epochs usually take by default, 1 s at least"
+        ),
+    ] = None,
     rejoin_after: Annotated[float, typer.Option(min=0, help="seconds until a lost logical node is replaced")] = 3.0,
     verify: Annotated[bool, typer.Option(help="run every epoch twice and refuse answers that differ")] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
@@ -166,6 +172,7 @@ def run(
     Domains(domains)
     lose = _survive(survive, budget)
     interval = None if trigger is None else spark_interval(trigger)
+    within = within_of(answer_within, "--answer-within")
     if shed_above is not None and not shed_above > 0:
         raise Invalid(f"--shed-above {shed_above:g}: seconds that an epoch may take are needed, more than 0")
     if _MEMORY.fullmatch(memory) is None:
@@ -216,6 +223,7 @@ def run(
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
+            answer_within=within,
         )  # fmt: skip
     answer(summary, form, lambda console: _read(console, summary))
     if summary["interrupted"]:
@@ -259,14 +267,7 @@ def _policy(
 
 def spark_interval(written: str) -> str:
     """A time between epochs as Spark writes it: 500ms, 2s, 1.5 seconds, 1 minute."""
-    match = _INTERVAL.fullmatch(written.strip())
-    if match is None:
-        raise Invalid(f"--trigger {written!r}: a time is needed, such as 500ms, 2s, '1 second' or 1m")
-    size = {"ms": 1, "milli": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-    unit = (
-        match[2] if match[2] in size else next(each for each in ("milli", "s", "m", "h") if match[2].startswith(each))
-    )
-    return f"{round(float(match[1]) * size[unit])} milliseconds"
+    return f"{round(seconds_of(written, '--trigger') * 1000)} milliseconds"
 
 
 def make_folder(out: Path | None, prefix: str) -> Path:

@@ -27,6 +27,7 @@ class Metrics:
         self._checkpoint: dict[str, Any] = {}
         self._queries: list[str] = []
         self._up = 0
+        self._late = -1
 
     def heard(self, event: dict[str, Any]) -> None:
         with self._lock:
@@ -54,6 +55,11 @@ class Metrics:
             case "nodes lost":
                 self._totals["failures"] += 1
                 self._totals["nodes_lost"] += len(event["nodes"])
+            case "answer late":
+                self._totals["late"] += self._late != event["epoch"]
+                self._late = event["epoch"]
+            case "stood in":
+                self._totals["stood in"] += 1
             case "promoted":
                 self._totals["promotions"] += len(event["tasks"])
             case "replay":
@@ -100,6 +106,10 @@ class Metrics:
             ),
             _family("replicas", "gauge", "Tasks with a live replica", [("", len(self._tasks.replicas))]),
             _family("failures_total", "counter", "Losses of one or more nodes", [("", totals["failures"])]),
+            _family("late_answers_total", "counter", "Epochs not answered in time", [("", totals["late"])]),
+            _family(
+                "stopgaps_total", "counter", "Late epochs answered without who is silent", [("", totals["stood in"])]
+            ),
             _family("nodes_lost_total", "counter", "Nodes lost", [("", totals["nodes_lost"])]),
             _family("promotions_total", "counter", "Replicas that took over", [("", totals["promotions"])]),
             _family("replays_total", "counter", "Replays begun", [("", totals["replays"])]),

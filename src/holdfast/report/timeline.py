@@ -62,6 +62,12 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
             if event.get("promised") is not None:
                 told += f"; the next answer will have fidelity {event['promised']:.3f}"
             return "failures", f"lost {names(event['nodes'])}", told
+        case "answer late":
+            who = f"waiting for {names(event['silent'])}" if event["silent"] else "nobody in particular holds it up"
+            return "failures", f"no answer for {event['seconds']:.1f} s", f"epoch {event['epoch']}: {who}"
+        case "stood in":
+            told = f"{names(event['silent'])} say nothing; the others answer with fidelity {event['fidelity']:.3f}"
+            return "failures", f"epoch {event['epoch']} is answered without them", told
         case "missing":
             return "failures", f"state of {event['task']} is missing", f"on {event['node']}: {event['message']}"
         case "mute":

@@ -18,6 +18,7 @@ from holdfast.topology import Task
 Lane = Literal["exact", "replica", "tentative", "side"]
 Origin = Literal["local", "checkpoint", "fork"]
 """Where a state comes from: the lane's own version on the node, the durable store, or the node's exact version."""
+RunKind = Literal["epoch", "replay", "stopgap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,13 @@ class Run:
     ``epoch``: the one that this run answers, if it answers one. ``buffers``: senders whose kept outputs (node, first,
     last) are to be read instead of being computed. ``shape``: the one that its tasks are of; ``settled``: it is in
     force, and not one that is being prepared. ``attempt``: how often the like was tried before in vain.
+
+    A *stopgap* answers tentatively what an epoch run is late with, beside it: it may read the source too, journals
+    nothing, and keeps away from the nodes in ``avoid``.
     """
 
     number: int
-    kind: Literal["epoch", "replay"]
+    kind: RunKind
     works: tuple[Work, ...]
     ingest: int | None = None
     buffers: Mapping[Task, tuple[str, int, int]] = field(default_factory=dict)
@@ -71,6 +75,7 @@ class Run:
     settled: bool = True
     attempt: int = 0
     epoch: int | None = None
+    avoid: frozenset[str] = frozenset()
 
     @property
     def first(self) -> int:
@@ -230,6 +235,15 @@ class EpochArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerLate:
+    """This epoch should have been answered by now. ``silent``: who holds it up; they may be lost, or only slow."""
+
+    epoch: int
+    silent: frozenset[str]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class EpochJournalled:
     """The journal holds all of this epoch. To be told before the run that ingested it is, whatever became of it.
 
@@ -378,6 +392,7 @@ Event = (
     NodesSeen
     | AnswerOverdue
     | EpochArrived
+    | AnswerLate
     | EpochJournalled
     | RunDone
     | RunBroken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,28 @@ YOUNG = 5
 """In a young job a checkpoint is due when so small a part (one over it) of all epochs is not in one."""
 AMPLE = 1e12
 """A capacity that holds whatever there is."""
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
+
+
+def seconds_of(written: str, name: str) -> float:
+    """A time as people write it: 500ms, 2s, 1.5 seconds, 1 minute. ``name``: the option that it was given to."""
+    match = _TIME.fullmatch(written.strip())
+    if match is None:
+        raise Invalid(f"{name} {written!r}: a time is needed, such as 500ms, 2s, '1 second' or 1m")
+    unit = next(unit for unit in ("ms", "milli", "s", "m", "h") if match[2].startswith(unit))
+    return float(match[1]) * {"ms": 0.001, "milli": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def within_of(written: str | float | None, name: str = "answer_within") -> float | None:
+    """A deadline: a time, seconds as a number, ``never``, or None for a few times what is usual."""
+    if written is None or isinstance(written, (int, float)):
+        seconds = written
+    else:
+        seconds = float("inf") if written.strip() == "never" else seconds_of(written, name)
+    if seconds is not None and not seconds > 0:
+        raise Invalid(f"{name} {written}: more than 0 seconds are needed, or the word never")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,12 +219,13 @@ class LocalFiles:
 
 
 def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None:
-    """Do it; if it fails since the folder is not there, make the folder and do it again."""
+    """Do it; if it fails since the folder is not there, make the folder and do it again.
+
+    Another process may have made it meanwhile: that it is there now does not mean that it was.
+    """
     try:
         action()
     except FileNotFoundError:
-        if folder.exists():
-            raise
         made = [folder, *(each for each in folder.parents if not each.exists())]
         folder.mkdir(parents=True, exist_ok=True)
         if sync:

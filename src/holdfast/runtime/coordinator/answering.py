@@ -233,7 +233,18 @@ class Answering:
         mute = self.mute if self.failed else self.mute | assignment.cold
         works = [
             *exact_works(assignment, exact, epoch, parts.recovering.keep),
-            *tentative_works(assignment, self.forks, exact, epoch, number, measured, memory, mute, said_by),
+            *tentative_works(
+                assignment.topology,
+                assignment.primaries,
+                self.forks,
+                exact,
+                epoch,
+                number,
+                measured,
+                memory,
+                mute,
+                said_by,
+            ),
         ]
         if not works:
             return

@@ -65,6 +65,7 @@ class Coordinator:
             parts.rescaling.advance,
             parts.recovering.gain,
             parts.answering.run,
+            parts.standing_in.run,
             parts.recovering.replay,
             parts.rescaling.replay,
             parts.checkpointing.take,

@@ -99,6 +99,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodIn:
+    """A stopgap has been carried out."""
+
+    run: Run
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Unsound:
     """The states of these primaries on these nodes are not whole."""
 
@@ -144,6 +152,7 @@ Fact = (
     | CopiesLost
     | Committed
     | Refused
+    | StoodIn
     | Unsound
     | CheckpointSaved
     | FellBack

@@ -83,7 +83,8 @@ def exact_works(assignment: Assignment, exact: Mask, epoch: int, keep: Keep) -> 
 
 
 def tentative_works(
-    assignment: Assignment,
+    topology: Topology,
+    primaries: Mapping[Task, Copy],
     forks: Mapping[Task, Fork],
     exact: Mask,
     epoch: int,
@@ -100,7 +101,8 @@ def tentative_works(
     the rates by which fidelity is told; ``mute``: tasks that cannot cope with incomplete input. Works that no query
     would hear are left out.
     """
-    topology, loss, works = assignment.topology, np.zeros((1, len(exact))), []
+    works: list[Work] = []
+    loss = np.zeros((1, len(exact)))
     for operator in topology.operators if not exact.all() else ():
         if not topology.inputs_of(operator.name):
             continue
@@ -112,9 +114,9 @@ def tentative_works(
                 continue
             task = topology.tasks[index]
             loss[0, index] = 1.0
-            if task in mute or task not in assignment.primaries or given <= 0:
+            if task in mute or task not in primaries or given <= 0:
                 continue
-            copy, fork = assignment.primaries[task], forks.get(task)
+            copy, fork = primaries[task], forks.get(task)
             begun, told = Fork(run, copy.position, copy.position), given
             if operator.stateful:
                 told = memory.told(task.operator, begun, given, epoch)

@@ -18,6 +18,7 @@ from holdfast.runtime.coordinator.recovering import Recovering
 from holdfast.runtime.coordinator.replicating import Replicating
 from holdfast.runtime.coordinator.rescaling import Rescaling
 from holdfast.runtime.coordinator.runs import Runs
+from holdfast.runtime.coordinator.standing_in import StandingIn
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, reshaped
 from holdfast.topology import Task, Topology
@@ -41,6 +42,7 @@ class Parts:
     assignment: Assignment
     runs: Runs
     answering: Answering
+    standing_in: StandingIn
     recovering: Recovering
     replicating: Replicating
     rescaling: Rescaling
@@ -70,6 +72,7 @@ class Parts:
             Assignment(topology),
             Runs(),
             Answering(outputs, head, shape.done, published),
+            StandingIn(),
             Recovering(settings, checkpoint, head),
             Replicating(settings.replicas, declared, topology, shape, checkpoint),
             Rescaling(declared, scalable, shape),
@@ -85,6 +88,7 @@ class Parts:
             self.assignment,
             self.runs,
             self.answering,
+            self.standing_in,
             self.recovering,
             self.replicating,
             self.rescaling,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from holdfast.runtime.coordinator.facts import Committed, Lost, Refused, Said, Told, record
-from holdfast.runtime.messages import CancelRun, Halt, Report, Run, RunBroken, RunDone, Work
+from holdfast.runtime.coordinator.facts import Committed, Lost, Refused, Said, StoodIn, Told, record
+from holdfast.runtime.messages import CancelRun, Halt, Report, Run, RunBroken, RunDone, RunKind, Work
 from holdfast.topology import Task
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 5
 """A run that fails for one reason is repeated this often before the job gives up."""
-
-Kind = Literal["epoch", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class RunUnderWay:
 
 
 class Runs:
-    """At most one epoch run and one replay. ``attempts``: failures in a row by kind, reason and task ("": all)."""
+    """At most one run of each kind. ``attempts``: failures in a row by kind, reason and task ("": all)."""
 
     def __init__(self) -> None:
         self.under_way: dict[int, RunUnderWay] = {}
@@ -48,13 +46,18 @@ class Runs:
                 yield from self._done(self.under_way.pop(number), reports, parts)
             case RunBroken(number, reason) if number in self.under_way:
                 running = self.under_way.pop(number)
+                if running.run.kind == "stopgap" and running.run.last <= parts.answering.head:
+                    return  # nobody needs it any more
                 yield record("run broken", run=number, reason=reason)
-                if not running.gone:
+                if not running.gone and running.run.kind != "stopgap":
                     yield from self._count(running.run, [("broken", "", reason)])
 
     def _done(self, running: RunUnderWay, reports: tuple[Report, ...], parts: Parts) -> Said:
         run = running.run
         wrong = [report for report in reports if report.status != "committed"]
+        if run.kind == "stopgap":
+            yield StoodIn(run, reports) if not wrong else record("run broken", run=run.number, reason=wrong[0].message)
+            return
         if wrong:
             refused = Refused(run, tuple(report for report in wrong if report.node not in running.gone))
             yield refused
@@ -96,7 +99,7 @@ class Runs:
 
     def start(
         self,
-        kind: Kind,
+        kind: RunKind,
         works: Iterable[Work],
         parts: Parts,
         *,
@@ -104,6 +107,7 @@ class Runs:
         ingest: int | None = None,
         buffers: Mapping[Task, tuple[str, int, int]] | None = None,
         shadow: Shadow | None = None,
+        avoid: frozenset[str] = frozenset(),
     ) -> Run:
         """The instruction to begin a run, of the shape in force or of a shadow's; it is under way now."""
         shape = shadow.shape if shadow is not None else parts.rescaling.shape
@@ -113,12 +117,12 @@ class Runs:
         of = {"", *(str(work.task) for work in works if shadow is None)}
         tries = [count for (what, _, task), count in self.attempts.items() if what == kind and task in of]
         attempt = max([0 if shadow is None else shadow.tries - 1, *tries])
-        run = Run(self.next, kind, works, ingest, buffers or {}, shape, shadow is None, attempt, epoch)
+        run = Run(self.next, kind, works, ingest, buffers or {}, shape, shadow is None, attempt, epoch, avoid)
         self.next += 1
         self.under_way[run.number] = RunUnderWay(run, parts.checkpointing.durable)
         return run
 
-    def of(self, kind: Kind) -> Run | None:
+    def of(self, kind: RunKind) -> Run | None:
         return next((each.run for each in self.under_way.values() if each.run.kind == kind), None)
 
     @property
@@ -138,7 +142,7 @@ class Runs:
             if count > 1:
                 yield f"{count} {kind} runs are under way at once"
         works = (work for running in self.under_way.values() for work in running.run.works)
-        for copy, count in Counter((work.task, work.born, work.lane, work.node) for work in works).items():
+        for copy, count in Counter((work.task, work.born, work.lane, work.node, work.fork) for work in works).items():
             if count > 1:
                 yield f"the {copy[2]} copy of {copy[0]} on {copy[3]} is worked on by {count} runs at once"
         for key, tries in self.attempts.items():

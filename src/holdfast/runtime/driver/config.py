@@ -36,6 +36,8 @@ class JobConfig:
     verify: bool = False
     memory_limit: int | None = None
     shed_above: float | None = None
+    answer_within: float | None = None
+    """Seconds after which those who are there answer for who is silent; None: a few times what epochs usually take."""
     elastic: Elasticity = False
     max_nodes: int = 0
     pool: int = 0

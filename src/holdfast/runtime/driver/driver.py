@@ -17,6 +17,7 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.driver.autoscaling import Autoscaler
 from holdfast.runtime.driver.checkpoints import Checkpoints
 from holdfast.runtime.driver.config import JobConfig
+from holdfast.runtime.driver.deadline import Deadline
 from holdfast.runtime.driver.durable import Durable
 from holdfast.runtime.driver.ports import Failed, Ports, Runner, Timer
 from holdfast.runtime.driver.publishing import BACKLOG, Publisher
@@ -104,6 +105,7 @@ class Driver:
         self.running = Running(self, runner, journal, writer)
         self.checkpoints = Checkpoints(self, runner, journal, writer, extra)
         self.watching = Watching(self)
+        self.deadline = Deadline(self, runner, config.answer_within)
         self.autoscaler: Autoscaler | None = None
         self.shedder = Shedder(config.shed_above) if config.shed_above is not None else None
         self._runner = runner
@@ -183,6 +185,7 @@ class Driver:
         self.ports.source.close(self.error)
         self.note("stopped", {"error": str(self.error) if self.error else None})
         self.ended = True
+        self.deadline.cancel()
         for timer in self._timers.values():
             timer.cancel()
         for wait in self._waits:
@@ -302,9 +305,13 @@ class Driver:
         self._interval, self._arrived_at = now - self._arrived_at, now
         self._at_hand = (epoch, batch)
         if self.ports.faults is None:
-            self.tell(EpochArrived(epoch))
+            self._begin_epoch(epoch)
         else:
-            self.watching.play(partial(self.ports.faults.epoch, epoch), lambda: self.tell(EpochArrived(epoch)))
+            self.watching.play(partial(self.ports.faults.epoch, epoch), partial(self._begin_epoch, epoch))
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.deadline.begin(epoch)
+        self.tell(EpochArrived(epoch))
 
     def batch(self, epoch: int) -> object:
         """The rows of the epoch at hand."""
@@ -326,7 +333,9 @@ class Driver:
 
     def _answered(self, epoch: int) -> None:
         """Everything that this epoch could give for now was given."""
-        self.note("answered", {"epoch": epoch, "seconds": round(self.clock.now() - self._arrived_at, 6)})
+        took = self.clock.now() - self._arrived_at
+        self.note("answered", {"epoch": epoch, "seconds": round(took, 6)})
+        self.deadline.met(took)
         self._at_hand = None
         self._epochs_here += 1
         if self._epochs_here == MEASURED_AFTER or (self._epochs_here % PLANNED_EVERY == 0 and self._outdated()):

@@ -22,7 +22,7 @@ from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry
 
 T = TypeVar("T")
-Queue = Literal["commit", "checkpoint", "publish", "deliver", "history", "tidy", "lease", "nodes", "plan"]
+Queue = Literal["commit", "checkpoint", "publish", "deliver", "history", "tidy", "lease", "nodes", "plan", "ask"]
 """Work of one queue is done in order, of different ones side by side."""
 Listener = Callable[[dict[str, Any]], None]
 
@@ -113,6 +113,13 @@ class Runner(Protocol):
 
     def cancel(self, run: int) -> None:
         """Its ``done`` comes soon."""
+        ...
+
+    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        """Of these places, those for which a run has to wait: they do not answer, or are alone in not being done.
+
+        Blocks, not for long.
+        """
         ...
 
     def cancel_save(self, epoch: int) -> None: ...

@@ -68,6 +68,10 @@ class Running:
             self._topologies[run.shape.version] = reshaped_pipeline(pipeline, run.shape).topology
         return self._topologies[run.shape.version]
 
+    def of_epoch(self, epoch: int) -> int | None:
+        """The run under way that is to answer an epoch."""
+        return next((number for number, (run, _) in self._begun.items() if run.epoch == epoch), None)
+
     def request(self, run: Run) -> None:
         """Begin a run, after a pause if it was tried before; what else was decided together with it comes first."""
         self._newest = run.number
@@ -128,7 +132,7 @@ class Running:
         driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(driver.clock.now() - began, 6)})
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
-        if run.ingest is not None and whole:
+        if run.ingest is not None and run.kind == "epoch" and whole:
             self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:
             self._report(run, result)
@@ -151,7 +155,11 @@ class Running:
 
         def done() -> None:
             driver.tell(RunDone(run.number, reports))
+            driver.publisher.forget(run.number)  # what nobody asked to publish by now will not be
 
+        if run.kind == "stopgap":
+            done()
+            return
         if any(report.status != "committed" for report in reports):
             driver.publisher.forget(run.number)
         elif run.epoch is not None:
@@ -182,7 +190,9 @@ class Running:
 
     def _failed(self, run: Run, error: BaseException) -> None:
         """Because nodes went (noticed here at the latest), or for no good reason."""
-        if isinstance(error, HoldfastError):
+        if run.kind == "stopgap":
+            self._broken(run, told(error))
+        elif isinstance(error, HoldfastError):
             self._driver.fail(error)
         elif run.number in self._cancelled:
             self._broken(run, "nodes were lost")
@@ -210,7 +220,7 @@ class Running:
         del self._begun[run.number]
         self._cancelled.discard(run.number)
         driver.publisher.forget(run.number)
-        if run.ingest is None:
+        if run.ingest is None or run.kind == "stopgap":
             driver.tell(RunBroken(run.number, reason))
             return
         epoch, routings = run.ingest, dict(run.shape.routings)

@@ -109,13 +109,13 @@ class Auditor:
         under_way = [each.run for number, each in parts.runs.under_way.items() if number != run.number]
         if any(other.kind == run.kind for other in under_way):
             raise Breach(f"run {run.number}: another {run.kind} run is under way")
-        seen = {(work.task, work.born, work.lane, work.node) for other in under_way for work in other.works}
+        seen = {(work.task, work.born, work.lane, work.node, work.fork) for other in under_way for work in other.works}
         for work in run.works:
             if work.node not in parts.members.nodes:
                 raise Breach(f"run {run.number}: {work.task} is to run on {work.node}, which is gone")
-            if (work.task, work.born, work.lane, work.node) in seen:
+            if (work.task, work.born, work.lane, work.node, work.fork) in seen:
                 raise Breach(f"run {run.number}: the {work.lane} copy of {work.task} is worked on twice at once")
-            seen.add((work.task, work.born, work.lane, work.node))
+            seen.add((work.task, work.born, work.lane, work.node, work.fork))
             if work.lane == "tentative" and not 0 < work.fidelity <= 1:
                 raise Breach(f"run {run.number}: tentative {work.task} with a fidelity of {work.fidelity}")
         for task, (node, _, _) in run.buffers.items():

@@ -152,7 +152,8 @@ class _Run:
     nodes: Mapping[str, Node]
     """By place."""
     level: int = -1
-    left: int = 0
+    waiting: list[str] = field(default_factory=list)
+    """The places whose works of this level are not done."""
     blocks: list[Block] = field(default_factory=list)
     pieces: dict[int, FileEntry] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
@@ -251,7 +252,7 @@ class SimulatedRunner:
         ]
 
     def _stage(self, run: _Run, works: Sequence[tuple[str, float, Callable[[Worker], None]]]) -> None:
-        run.left = len(works)
+        run.waiting = [place for place, _, _ in works]
         if not works:
             self._next_level(run)
         for place, delay, work in works:
@@ -275,8 +276,8 @@ class SimulatedRunner:
         except Unrecoverable as error:
             self._finish(run, Failed(error))
             return
-        run.left -= 1
-        if run.left == 0 and not run.over:
+        run.waiting.remove(place)
+        if not run.waiting and not run.over:
             self._next_level(run)
 
     def _worker(self, node: Node) -> Worker:
@@ -285,6 +286,12 @@ class SimulatedRunner:
             folders = lambda folder: disk.files(node.name, folder)  # noqa: E731
             node.worker = Worker(self.context, self._store(node.name), folders)
         return node.worker
+
+    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        now, here = self._nodes.world.now, self._nodes.here
+        mute = {name for name in places if not here[name].alive or here[name].stalled > now}
+        late = set(self._runs[run].waiting) if run in self._runs else set()
+        return frozenset(mute or (late if not late.issuperset(places) else ()))
 
     def cancel(self, run: int) -> None:
         if run in self._runs:

@@ -147,6 +147,9 @@ class CostedRunner:
         if all(node.alive and node.stalled <= self._nodes.world.now for node in nodes):
             self._saves.pop(epoch)[1](Saved({}, {}))
 
+    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        return frozenset()
+
     def cancel_save(self, epoch: int) -> None:
         if epoch in self._saves:
             timer, done = self._saves.pop(epoch)

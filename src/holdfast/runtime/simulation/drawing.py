@@ -49,6 +49,7 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
         longest=5000.0,
         mishaps=_mishaps(Random(f"{seed} mishaps"), span),
         late_listing=draw.choice((0.0, 0.0, 0.0, 0.04)),
+        answer_within=Random(f"{seed} late").choice((None, float("inf"), 0.05, 0.3, 1.0)),
     )
 
 
@@ -265,6 +266,8 @@ def simpler(schedule: FaultSchedule) -> list[FaultSchedule]:
         found.append(replace(schedule, drains=schedule.drains[:number] + schedule.drains[number + 1 :]))
     for number in range(len(schedule.mishaps)):
         found.append(replace(schedule, mishaps=schedule.mishaps[:number] + schedule.mishaps[number + 1 :]))
+    if schedule.answer_within != float("inf"):
+        found.append(replace(schedule, answer_within=float("inf")))
     if schedule.late_listing:
         found.append(replace(schedule, late_listing=0.0))
     if schedule.replans:

@@ -110,6 +110,8 @@ class FaultSchedule:
     mishaps: tuple[Mishap, ...] = ()
     late_listing: float = 0.0
     """Names are listed so many seconds after they were written."""
+    answer_within: float | None = None
+    """Seconds after which an epoch is late; None: by what is usual."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""
@@ -144,6 +146,7 @@ class FaultSchedule:
             f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
             f"parallel recovery: {settings.parallel_recovery}, rebalance: {settings.rebalance}, "
             f"standby: {settings.standby}",
+            f"answer within: {self.answer_within}",
             f"drains: {[(at, list(nodes)) for at, nodes in self.drains] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",

@@ -199,6 +199,7 @@ class Simulation:
             elastic=self.schedule.elastic or False,
             max_nodes=self.schedule.elastic.max_nodes or 0 if self.schedule.elastic else 0,
             patience=self.timing.patience,
+            answer_within=self.schedule.answer_within,
             gather=self.schedule.longest,
         )
         ports = Ports(

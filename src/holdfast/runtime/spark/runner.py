@@ -16,6 +16,7 @@ from holdfast.runtime.driver.ports import Failed, RunResult
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
+from holdfast.runtime.spark.asking import Asking
 from holdfast.runtime.spark.checkpoint_process import CheckpointProcess
 from holdfast.runtime.spark.exchange import Exchange, Stage
 from holdfast.runtime.spark.nodes import location
@@ -31,7 +32,7 @@ Job = Callable[[], None]
 
 
 class SparkRunner:
-    """One thread each for epochs, replays and checkpoints, since Spark's job groups belong to threads.
+    """One thread each for epochs, replays, stopgaps and checkpoints, since Spark's job groups belong to threads.
 
     ``local``: all nodes are in this process's machine, where checkpoints have a process of their own.
     """
@@ -40,6 +41,7 @@ class SparkRunner:
         self._spark = spark
         self._context = context
         self._exchange = Exchange(spark.sparkContext)
+        self._asking = Asking(spark.sparkContext)
         self._broadcast = spark.sparkContext.broadcast(as_bytes(context))
         self._topologies: dict[int, Topology] = {}
         self._threads: dict[str, queue.SimpleQueue[Job | None]] = {}
@@ -48,19 +50,19 @@ class SparkRunner:
             self._process = CheckpointProcess(context.store, context.token, context.sync)
             self._process.begin()
             writer.folded = self._process.fold
-        for name in ("epochs", "replays", "checkpoints"):
+        for name in ("epoch", "replay", "stopgap", "checkpoint"):
             waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
             self._threads[name] = waiting
             threading.Thread(target=_serve, args=(waiting,), name=f"holdfast-{name}", daemon=True).start()
 
     def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
         group = self._group(plan.run)
-        what = f"holdfast epoch {plan.ingest}" if plan.ingest is not None else f"holdfast run {plan.run}"
-        self._submit("epochs" if plan.answers else "replays", group, what, lambda: self._run(plan, batch), done)
+        what = f"holdfast {plan.kind} {plan.ingest}" if plan.ingest is not None else f"holdfast run {plan.run}"
+        self._submit(plan.kind, group, what, lambda: self._run(plan, batch), done)
 
     def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
         what = f"holdfast checkpoint {epoch}"
-        self._submit("checkpoints", self._saving(epoch), what, lambda: self._save(uploads), done)
+        self._submit("checkpoint", self._saving(epoch), what, lambda: self._save(uploads), done)
 
     def cancel(self, run: int) -> None:
         """A run that is about to be submitted is meant too: it would wait long for nodes that are gone."""
@@ -70,6 +72,10 @@ class SparkRunner:
     def cancel_save(self, epoch: int) -> None:
         """It is tried again under the same name, so only what is under way is called off."""
         self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
+
+    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        """Nodes that share one process are slow or well together."""
+        return self._asking.silent(self._group(run), places)
 
     def warm(self, at: str) -> str:
         """Let an executor run a task of each kind, so that it has its Python process and all it loads at first.
@@ -144,7 +150,7 @@ class SparkRunner:
     def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
         at_once = partitions <= self._spark.sparkContext.defaultParallelism
-        here = self._process is not None and plan.answers and at_once
+        here = self._process is not None and plan.kind == "epoch" and at_once
         return SlotAffinity(stage, self._context.local, plan.run, level) if here else stage
 
     def _save(self, uploads: Mapping[str, Sequence[Upload]]) -> Saved:

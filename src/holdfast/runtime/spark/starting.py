@@ -20,7 +20,7 @@ from holdfast.runtime.driver.ports import Listener, Ports, Sink
 from holdfast.runtime.driver.requests import asked
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history.history import NAME, History
-from holdfast.runtime.settings import RecoveryMode, Settings
+from holdfast.runtime.settings import RecoveryMode, Settings, within_of
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
@@ -56,6 +56,7 @@ def start(
     max_nodes: int | None = None,
     pool: int = 0,
     shed_above: float | None = None,
+    answer_within: str | float | None = None,
     trigger: str | None = None,
     verify: bool = False,
     memory_limit: int | None = None,
@@ -83,8 +84,10 @@ def start(
     ``elastic``: scale operators out and in by the load that their tasks report, as a policy says (True: the usual one;
     a mapping: what departs from it), with up to ``max_nodes`` nodes; ``pool``: at least so many of them stand by
     without tasks. ``shed_above``: an epoch may take so many seconds; rows beyond that are left out and
-    counted, for sources that cannot wait. ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as
-    possible when None.
+    counted, for sources that cannot wait. ``answer_within``: when an epoch is not answered after such a time ("2s", or
+    seconds), executors that are well answer tentatively for those that are silent, who are not given up for that;
+    "never", or when None four times what epochs usually take, one second at least.
+    ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
     over from a job that still holds it. ``allow_changed``: operators that do something else than they did when the
@@ -133,6 +136,7 @@ def start(
         verify=verify,
         memory_limit=memory_limit,
         shed_above=shed_above,
+        answer_within=within_of(answer_within),
         elastic=elastic,
         max_nodes=max_nodes or 0,
         pool=pool,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.runtime.messages import NodeInfo, Run, Work
+from holdfast.runtime.messages import NodeInfo, Run, RunKind, Work
 from holdfast.runtime.shape import Shape
 from holdfast.runtime.worker.blocks import Block
 from holdfast.state.journal import JournalEpoch, JournalSpan
@@ -60,8 +60,12 @@ class RunPlan:
     """Rows that the batch may keep; what is beyond is shed."""
     places: tuple[str, ...] = ()
     """Where anything can run at all: what is read back is dealt over them."""
-    answers: bool = False
-    """Whether an epoch waits for it."""
+    kind: RunKind = "replay"
+
+    @property
+    def journals(self) -> bool:
+        """Whether what it reads from the source is journalled."""
+        return self.kind == "epoch"
 
     def ingesting(self, pieces: int) -> RunPlan:
         """The plan once it is known how many parts the batch has."""
@@ -149,8 +153,8 @@ def lay_out(
         run.shape,
         run.settled,
         allowed,
-        tuple(sorted({info.place for name, info in nodes.items() if name not in leaving})),
-        run.epoch is not None,
+        tuple(sorted({info.place for name, info in nodes.items() if name not in leaving and name not in run.avoid})),
+        run.kind,
     )
 
 

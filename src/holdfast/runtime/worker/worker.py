@@ -106,7 +106,7 @@ class Worker:
     # Sources
 
     def ingest(self, plan: RunPlan, piece: int, shares: Mapping[str, pa.Table], ends: bool, shed: int = 0) -> Ingested:
-        """Run the sources over a part of the batch, journal what they send on, and send it.
+        """Run the sources over a part of the batch, journal what they send on if the plan says so, and send it.
 
         ``shed``: rows of this part that were left out before.
         """
@@ -126,6 +126,8 @@ class Worker:
             told = {**made.counters, SHED: 0 if reports else shed}
             report = Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds)
             reports.append(replace(report, counters=told, time=made.stamp))
+        if not plan.journals:
+            return Ingested(blocks, reports, None)
         label = f"run-{plan.run}-of-{pieces}/{piece}"
         rows = sum(report.rows_in for report in reports)
         try:

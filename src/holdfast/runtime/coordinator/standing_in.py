@@ -1,0 +1,106 @@
+"""Answers by a deadline: an epoch that somebody holds up is answered tentatively by the others, beside it.
+
+Nobody is declared dead and nothing is called off: the late run goes on. If it comes to its end, its exact results
+follow as usual; if who is silent turns out lost, that is a loss like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.runtime.coordinator.facts import Committed, Copy, Said, StoodIn, Told, record
+from holdfast.runtime.coordinator.lanes import answered, tentative_works
+from holdfast.runtime.messages import AnswerLate, CancelRun, Publish, Work
+from holdfast.topology import Task
+
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.parts import Parts
+
+
+class StandingIn:
+    """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of which the history knows.
+    ``stood_in``: the newest epoch for which somebody was asked to stand in; once is enough.
+    """
+
+    def __init__(self) -> None:
+        self.late: AnswerLate | None = None
+        self.told: tuple[int, frozenset[str]] = (-1, frozenset())
+        self.stood_in = -1
+
+    def hear(self, told: Told, parts: Parts) -> Said:
+        match told:
+            case AnswerLate() if told.epoch == parts.answering.pending and told.epoch > parts.answering.head:
+                self.late = told
+                if self.told == (told.epoch, told.silent):
+                    return
+                self.told = (told.epoch, told.silent)
+                where = {"silent": sorted(told.silent), "alive": len(parts.members.nodes)}
+                yield record("answer late", epoch=told.epoch, seconds=round(told.seconds, 3), **where)
+            case Committed(run) if run.epoch is not None:
+                self.late = None
+                if (stopgap := parts.runs.of("stopgap")) is not None:
+                    yield CancelRun(stopgap.number)
+            case StoodIn() if told.run.last > parts.answering.head:
+                yield from self._answer(told, parts)
+
+    def _answer(self, told: StoodIn, parts: Parts) -> Said:
+        run = told.run
+        fidelity, queries = answered(parts.measurements.before, run.works)
+        rows = sorted((epoch, report.task) for report in told.reports for epoch in report.outputs)
+        silent, tasks = sorted(run.avoid), sorted(str(work.task) for work in run.works)
+        yield record(
+            "stood in", epoch=run.last, run=run.number, silent=silent, tasks=tasks, fidelity=fidelity, queries=queries
+        )
+        if rows:
+            yield Publish(run.number, tuple(rows), "tentative", fidelity)
+
+    def run(self, parts: Parts) -> Said:
+        """Let those who are not silent answer, on forks of what they have and of the last checkpoint."""
+        if self.late is None or parts.runs.of("stopgap") is not None:
+            return  # one that is called off may not have ended yet
+        late, self.late = self.late, None
+        if late.epoch <= max(parts.answering.head, self.stood_in) or parts.settings.recovery == "blocking":
+            return
+        if parts.runs.of("epoch") is None:
+            return
+        healthy = parts.members.nodes.keys() - late.silent - parts.members.leaving
+        works = self._works(late.epoch, healthy, parts) if healthy and late.silent else []
+        if works:
+            self.stood_in = late.epoch
+            ingest = late.epoch if parts.answering.journalled < late.epoch else None
+            yield parts.runs.start("stopgap", works, parts, ingest=ingest, avoid=late.silent)
+
+    def _works(self, epoch: int, healthy: Iterable[str], parts: Parts) -> list[Work]:
+        assignment, answering = parts.assignment, parts.answering
+        measured, memory = parts.measurements.before, parts.measurements.memory
+        nobody = np.zeros(len(assignment.topology.tasks), dtype=bool)
+        said_by, mute = answering.output_tasks(assignment.topology), answering.mute
+        copies = self._copies(set(healthy), parts)
+        return tentative_works(
+            assignment.topology, copies, {}, nobody, epoch, parts.runs.next, measured, memory, mute, said_by
+        )
+
+    def _copies(self, healthy: set[str], parts: Parts) -> dict[Task, Copy]:
+        """For every task a copy on one of these nodes: its own, its replica, or one from the last checkpoint."""
+        assignment, found = parts.assignment, dict[Task, Copy]()
+        carried = assignment.load()
+        load = {node: carried.get(node, 0.0) for node in healthy}
+        for task in assignment.tasks:
+            there = (assignment.primaries.get(task), assignment.replicas.get(task))
+            copy = next((each for each in there if each is not None and each.node in healthy), None)
+            if copy is None:
+                node = min(load, key=lambda name: (load[name], name))
+                load[node] += assignment.cost(task)
+                copy = Copy(node, parts.checkpointing.durable, fresh=True)
+            found[task] = copy
+        return found
+
+    def check(self, parts: Parts) -> Iterable[str]:
+        if (stopgap := parts.runs.of("stopgap")) is None:
+            return
+        for work in stopgap.works:
+            if work.lane != "tentative" or work.node in stopgap.avoid:
+                yield f"{work.task} stands in as {work.lane} on {work.node}"

@@ -1,0 +1,67 @@
+"""Who holds a run up: executors that do not answer, or that are alone in not having done their part of a level."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import SparkContext
+
+from holdfast.runtime.spark.nodes import EXECUTOR
+
+ANSWER = 0.5
+"""An executor that is well says something within so many seconds."""
+TASKS = 1000
+"""So many tasks of a stage are looked at."""
+
+
+class Asking:
+    """Each executor is asked on a thread of its own, which a silent one may hold up for long: once at a time."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._asked: dict[str, threading.Event] = {}
+
+    def silent(self, group: str, places: Sequence[str]) -> frozenset[str]:
+        """Of these places, those for which the Spark job of this group has to wait."""
+        executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
+        mute = self._unanswering(list(executors))
+        late = self._unfinished(group) & executors.keys()
+        silent = mute or (late if late != executors.keys() else frozenset())
+        return frozenset(executors[each] for each in silent)
+
+    def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:
+        """Those whose process says nothing at all. A dump of its threads is the one thing that any executor gives."""
+        for executor in executors:
+            if executor not in self._asked or self._asked[executor].is_set():
+                heard = self._asked[executor] = threading.Event()
+                name = f"holdfast-ask-{executor}"
+                threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True).start()
+        until = time.monotonic() + ANSWER
+        return frozenset(each for each in executors if not self._asked[each].wait(max(0.0, until - time.monotonic())))
+
+    def _ask(self, executor: str, heard: threading.Event) -> None:
+        scala: Any = self._context._jsc.sc()
+        try:
+            answered = scala.getExecutorThreadDump(executor).isDefined()
+        except Exception:  # py4j wraps whatever Spark throws; who is gone does not answer either
+            return
+        if answered:
+            heard.set()
+
+    def _unfinished(self, group: str) -> frozenset[str]:
+        """Those that run tasks of a stage of which others are done."""
+        tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
+        found: set[str] = set()
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info is not None else ():
+                now = tracker.getStageInfo(stage)
+                if now is None or not now.numActiveTasks:
+                    continue
+                tasks = store.taskList(stage, now.currentAttemptId, TASKS)
+                listed = [tasks.apply(number) for number in range(tasks.size())]
+                found |= {str(task.executorId()) for task in listed if str(task.status()) == "RUNNING"}
+        return frozenset(found)

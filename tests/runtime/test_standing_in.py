@@ -1,0 +1,193 @@
+"""Answers by a deadline: who stands in for whom, what is said meanwhile, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from driving import Driver, chain, task, two_nodes, works
+
+from holdfast.errors import Invalid
+from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.messages import AnswerLate, CancelRun, EpochDone, Publish, Run, RunBroken
+from holdfast.runtime.settings import Settings, within_of
+from holdfast.runtime.simulation.auditing import audited
+from holdfast.runtime.simulation.fuzzing import Case
+from holdfast.runtime.simulation.operators import digest_batches, digesting
+from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
+from holdfast.runtime.simulation.simulation import Simulation
+
+
+def late(driver: Driver, epoch: int, *silent: int) -> Run:
+    """The epoch comes, its run does not end, and these nodes say nothing: who stands in?"""
+    driver.arrive(epoch)
+    driver.tell(AnswerLate(epoch, frozenset(f"node-{number}" for number in silent), 1.5))
+    return driver.only(Run)
+
+
+def test_those_who_are_well_answer_for_the_silent_one_and_keep_away_from_it() -> None:
+    driver = two_nodes()
+    run = late(driver, 5, 1)
+    assert (run.kind, run.ingest, run.epoch, run.avoid) == ("stopgap", 5, None, frozenset({"node-1"}))
+    assert {work.node for work in run.works} == {"node-0"} and {work.lane for work in run.works} == {"tentative"}
+    assert not driver.of(CancelRun), "the late run goes on"
+    own, restored = works(run, "tentative")["A/0"], works(run, "tentative")["A/1"]
+    assert (own[2], restored[2]) == ("fork", "checkpoint")
+    assert driver.records("answer late")[0] == {"epoch": 5, "seconds": 1.5, "silent": ["node-1"], "alive": 2}
+
+
+def test_a_stopgap_says_tentatively_what_it_is_worth_and_the_epoch_stays_open() -> None:
+    driver = two_nodes()
+    run = late(driver, 5, 1)
+    exact = driver.parts.runs.of("epoch")
+    driver.finish(run)
+    said = driver.only(Publish)
+    assert said.kind == "tentative" and {str(each) for _, each in said.outputs} == {"B/0", "B/1"}
+    told = driver.records("stood in")[0]
+    assert said.fidelity == told["fidelity"] and 0 < told["fidelity"] < 1, "the checkpoint is older than the stream"
+    assert not driver.of(EpochDone) and driver.parts.answering.head == 4
+    assert exact is not None
+    driver.finish(exact)
+    assert [each.kind for each in driver.of(Publish)] == ["final"] and driver.only(EpochDone).epoch == 5
+
+
+def test_a_replica_stands_in_with_all_that_there_is() -> None:
+    driver = Driver(chain(1, 1, 1), nodes=2, replicas=(task("A/0"), task("B/0")))
+    driver.join(0, 1)
+    for epoch in range(3):
+        driver.epoch(epoch)
+    run = late(driver, 3, int(driver.home("B/0")[-1]))
+    assert all(work.fidelity == 1.0 and work.origin == "fork" for work in run.works) and len(run.works) == 2
+
+
+def test_an_exact_answer_that_comes_after_all_ends_the_stopgap() -> None:
+    driver = two_nodes()
+    stopgap = late(driver, 5, 1)
+    exact = driver.parts.runs.of("epoch")
+    assert exact is not None
+    driver.finish(exact)
+    assert driver.only(CancelRun).number == stopgap.number and driver.only(EpochDone).epoch == 5
+    driver.tell(RunBroken(stopgap.number, "cancelled"))
+    assert not driver.records("run broken")
+    driver.arrive(6)
+    assert driver.only(Run).kind == "epoch"
+
+
+def test_a_stopgap_that_was_called_off_and_has_not_ended_holds_up_the_next_one() -> None:
+    driver = two_nodes()
+    stopgap = late(driver, 5, 1)
+    exact = driver.parts.runs.of("epoch")
+    assert exact is not None
+    driver.finish(exact)
+    driver.arrive(6)
+    driver.tell(AnswerLate(6, frozenset({"node-1"})))
+    assert not driver.of(Run)
+    driver.tell(RunBroken(stopgap.number, "cancelled"))
+    assert driver.only(Run).kind == "stopgap"
+
+
+def test_what_a_stopgap_says_after_the_exact_answer_is_not_published() -> None:
+    driver = two_nodes()
+    stopgap = late(driver, 5, 1)
+    exact = driver.parts.runs.of("epoch")
+    assert exact is not None
+    driver.finish(exact)
+    driver.finish(stopgap)
+    assert not driver.of(Publish) and not driver.records("stood in")
+
+
+def test_one_stopgap_an_epoch_and_none_where_nobody_is_silent_or_nobody_is_well() -> None:
+    driver = two_nodes()
+    driver.arrive(5)
+    for silent in ((), (0, 1)):
+        driver.tell(AnswerLate(5, frozenset(f"node-{number}" for number in silent)))
+        assert not driver.of(Run) and driver.records("answer late")
+        driver.tell(AnswerLate(5, frozenset(f"node-{number}" for number in silent)))
+        assert not driver.records("answer late"), "that is known"
+    driver.tell(AnswerLate(5, frozenset({"node-1"})))
+    stopgap = driver.only(Run)
+    driver.tell(RunBroken(stopgap.number, "no reason"))
+    driver.tell(AnswerLate(5, frozenset({"node-1"})))
+    assert not driver.of(Run), "it was tried"
+    driver.tell(AnswerLate(4, frozenset({"node-1"})))
+    assert not driver.records("answer late"), "that one is answered"
+
+
+def test_who_wants_exact_answers_only_gets_no_other() -> None:
+    driver = two_nodes(recovery="blocking")
+    driver.arrive(5)
+    driver.tell(AnswerLate(5, frozenset({"node-1"})))
+    assert not driver.of(Run)
+
+
+def test_a_silent_node_that_is_lost_after_all_is_lost_as_any_other() -> None:
+    driver = two_nodes(capacity=1000.0)
+    stopgap = late(driver, 5, 1)
+    driver.finish(stopgap)
+    exact = driver.parts.runs.of("epoch")
+    assert exact is not None
+    driver.lose(1)
+    driver.tell(RunBroken(exact.number, "nodes were lost"))
+    again = next(run for run in driver.of(Run) if run.kind == "epoch")
+    assert again.ingest == 5, "a stopgap journals nothing"
+    driver.finish(again)
+    assert driver.only(EpochDone).epoch == 5
+
+
+# In virtual time, over the whole shell
+
+
+def simulated(script: str, within: float | None, detect: float = 20.0) -> Simulation:
+    """A node that goes silent is given up after 20 seconds only."""
+    settings, timing = Settings(nodes=4, checkpoint_every=3), Timing(detect=detect)
+    schedule = FaultSchedule(chain(2, 3, 2, 1), settings, 4, 12, parse_faults(script), timing)
+    schedule = replace(schedule, answer_within=within)
+    pipeline = digesting(schedule.topology, ordered=False)
+    case = Case(schedule, pipeline, digest_batches(pipeline, schedule.epochs, seed=3))
+    simulation = Simulation(schedule, pipeline, list(case.batches))
+    audited(simulation, case.expected())
+    return simulation
+
+
+def silence(simulation: Simulation, epoch: int) -> float:
+    """Seconds from an epoch's arrival until somebody read something of it."""
+    arrived = simulation.times[epoch][0]
+    said = [e for e in simulation.history if e["kind"] == "published" and epoch in e["epochs"] and e["rows"]]
+    return float(said[0]["time"]) - arrived - float(simulation.history[0]["time"])
+
+
+@pytest.mark.parametrize(
+    "script", ["unreachable node-1,node-2 at epoch 8 for 6s", "slow node-1 500x at epoch 8 for 6s"]
+)
+def test_a_host_that_is_frozen_or_slow_does_not_keep_readers_waiting(script: str) -> None:
+    waited = simulated(script, float("inf"))
+    assert silence(waited, 8) > 3 and not [e for e in waited.history if e["kind"] == "answer late"]
+    simulation = simulated(script, 1.0)
+    kinds = [event["kind"] for event in simulation.history]
+    assert silence(simulation, 8) < 2.5 and "stood in" in kinds and "nodes lost" not in kinds
+
+
+def test_the_usual_time_of_epochs_says_what_is_late() -> None:
+    simulation = simulated("unreachable node-1,node-2 at epoch 8 for 6s", None)
+    said = [event for event in simulation.history if event["kind"] == "answer late"]
+    assert said and said[0]["epoch"] == 8 and said[0]["silent"] == ["node-1", "node-2"] and said[0]["seconds"] < 2
+    assert not [event for event in simulated("", None).history if event["kind"] == "answer late"]
+
+
+def test_a_silent_host_that_stays_silent_is_lost_and_everything_is_exact_in_the_end() -> None:
+    simulation = simulated("unreachable node-1 at epoch 8 for 30s; join node-1 at 60s", 0.5, detect=5.0)
+    kinds = [event["kind"] for event in simulation.history]
+    assert kinds.index("stood in") < kinds.index("nodes lost")
+
+
+@pytest.mark.parametrize(
+    "written, seconds", [("2s", 2.0), ("500 ms", 0.5), (3, 3.0), (None, None), ("never", float("inf"))]
+)
+def test_a_deadline_as_people_write_it(written: str | float | None, seconds: float | None) -> None:
+    assert within_of(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["soon", "0s", -1, 0])
+def test_a_deadline_that_is_none_is_refused_by_name(written: str | float) -> None:
+    with pytest.raises(Invalid, match="answer_within"):
+        within_of(written)
