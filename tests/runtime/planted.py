@@ -16,11 +16,12 @@ from holdfast.runtime.coordinator import recovering, rescaling
 from holdfast.runtime.coordinator import replay as replaying
 from holdfast.runtime.coordinator.answering import Answering
 from holdfast.runtime.coordinator.assignment import Assignment
-from holdfast.runtime.coordinator.facts import Released
+from holdfast.runtime.coordinator.facts import Released, StoodIn
 from holdfast.runtime.coordinator.membership import Membership
 from holdfast.runtime.coordinator.recovering import Recovering
 from holdfast.runtime.coordinator.rescaling import Committing, Rescaling
 from holdfast.runtime.coordinator.shadow import Shadow
+from holdfast.runtime.coordinator.standing_in import StandingIn
 from holdfast.runtime.driver import checkpoints, migration, publishing
 from holdfast.runtime.driver.fitting import Fit
 from holdfast.runtime.driver.publishing import Publisher
@@ -60,6 +61,30 @@ def calls_the_fork_final(patch: Patch) -> None:
             yield Publish(each.run, each.outputs, "final") if isinstance(each, Publish) else each
 
     patch.setattr(Answering, "_publish", mixed)
+
+
+def calls_the_stopgap_final(patch: Patch) -> None:
+    answer = StandingIn._answer
+
+    def mixed(self: StandingIn, *given: Any) -> Any:
+        for each in answer(self, *given):
+            yield Publish(each.run, each.outputs, "final") if isinstance(each, Publish) else each
+
+    patch.setattr(StandingIn, "_answer", mixed)
+
+
+def answers_after_the_exact_answer(patch: Patch) -> None:
+    hear = StandingIn.hear
+
+    def late(self: StandingIn, told: Any, parts: Any) -> Any:
+        return self._answer(told, parts) if isinstance(told, StoodIn) else hear(self, told, parts)
+
+    patch.setattr(StandingIn, "hear", late)
+
+
+def waits_for_the_silent_one_too(patch: Patch) -> None:
+    copies = StandingIn._copies
+    patch.setattr(StandingIn, "_copies", lambda self, _, parts: copies(self, set(parts.members.nodes), parts))
 
 
 def places_from_where_it_was(patch: Patch) -> None:
@@ -338,6 +363,9 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(forgets_sides, seed=16),
         Mistake(sides_begin_too_late, seed=12),
         Mistake(calls_the_fork_final, seed=27),
+        Mistake(calls_the_stopgap_final, seed=7),
+        Mistake(answers_after_the_exact_answer, seed=7),
+        Mistake(waits_for_the_silent_one_too, seed=7),
         Mistake(places_from_where_it_was, seed=3),
         Mistake(never_plans_again, seed=2),
         Mistake(forgets_what_was_published, "scaling", 49),

@@ -18,7 +18,7 @@ SEARCHED = 300
 """Seeds tried when the one that is known to show a mistake does not show it any more."""
 RECOVERING = (
     "nodes lost", "promoted", "replay", "tentative", "side", "buffers", "run broken", "adopted", "driver lost",
-    "capacity lifted", "replicas", "checkpoint broken", "store unusable", "sink failed",
+    "capacity lifted", "replicas", "checkpoint broken", "store unusable", "sink failed", "stood in",
 )  # fmt: skip
 SCALING = ("scaling begun", "scaled", "scaling aborted", "in", "out", "nodes released", "moved")
 

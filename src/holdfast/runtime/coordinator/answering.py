@@ -176,6 +176,8 @@ class Answering:
         fidelity, queries = answered(measured, run.works) if absent or "tentative" in lanes else (1.0, {})
         sources = [report for report in reports if not parts.assignment.topology.inputs_of(report.task.operator)]
         rows, shed = sum(r.rows_in for r in sources), sum(r.counters.get(SHED, 0) for r in sources)
+        if run.ingest is None and run.epoch is not None:  # it was read by a run that did not come to its end
+            rows = int(parts.measurements.memory.ledger.rows(run.epoch, run.epoch))
         if shed:
             kept = rows / (rows + shed)
             fidelity, queries = fidelity * kept, {name: value * kept for name, value in queries.items()}

@@ -1,6 +1,6 @@
 """The time by which an epoch should be answered; when it is up, who holds the epoch up is found out and told.
 
-A few times what epochs usually take, unless it was said; the first ones, which start processes, have all they need.
+A few times what epochs usually take, unless it was said. The first epochs, which start processes, have all they need.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 USUAL = 20
 """What is usual is the median of so many epochs."""
 FIRST = 5
-"""So many epochs are needed to know it."""
+"""So many epochs are needed to know it; before them nothing is late."""
 TIMES = 4.0
 LEAST = 1.0
+ASKING = 0.5
+"""To find out who is silent takes so long: it is begun so much before the time is up."""
 
 
 class Deadline:
@@ -37,9 +39,9 @@ class Deadline:
     @property
     def seconds(self) -> float:
         """What an epoch has now."""
-        if self._within is not None:
-            return self._within
-        return max(LEAST, TIMES * median(self._took)) if len(self._took) >= FIRST else float("inf")
+        if len(self._took) < FIRST:
+            return float("inf")
+        return max(LEAST, TIMES * median(self._took)) if self._within is None else self._within
 
     def begin(self, epoch: int) -> None:
         """An epoch has come."""
@@ -59,7 +61,8 @@ class Deadline:
         seconds = self.seconds
         self.cancel()
         if seconds < float("inf"):
-            self._timer = self._driver.clock.after(seconds, partial(self._up, epoch, since))
+            soon = max(seconds - ASKING, seconds / 2)
+            self._timer = self._driver.clock.after(soon, partial(self._up, epoch, since))
 
     def _up(self, epoch: int, since: float) -> None:
         """Somebody may fall silent later: it is asked again as long as the epoch is not answered."""

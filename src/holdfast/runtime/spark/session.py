@@ -31,6 +31,7 @@ SETTINGS = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
+    "spark.cleaner.referenceTracking.blocking": "false",
     "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.sql.maxPlanStringLength": "20000",
     "spark.sql.ui.retainedExecutions": "10",
@@ -44,6 +45,9 @@ SETTINGS = {
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
 elsewhere. An executor that has said nothing for ten seconds is lost. On a local disk the stream's own offset and commit
 logs go without Hadoop's checksum files: two files less an epoch, each of which it makes by starting a ``chmod``.
+
+What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
+up the end of the session for two minutes.
 
 The driver remembers the last thousand queries with their plans as text, page or no page, and every epoch is a query: a
 plan of a megabyte (a query with a large literal) fills the heap within minutes. So few are kept, and their texts short.
