@@ -22,11 +22,6 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.spark import Job, spark_session, start
 
 MASTER = "local-cluster[4,1,900]"
-SETTINGS = {
-    "spark.driver.memory": "2g",
-    "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
-}
-"""Executors are as short-lived as the driver."""
 KEYS, ROWS = 64, 400
 
 
@@ -84,7 +79,7 @@ class Trial:
 
 def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
-    spark = spark_session(MASTER, name="on-executors", settings=SETTINGS)
+    spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     os.chdir(
         folder.parent
