@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +16,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.cli import main
+
+JSON = ("--format", "json")
 SMALL = ["bargain-discovery", "--score", "total:gain", "--epochs", "4", "--rate", "5000", "--sections", "40"]
 SMALL += ["--offsets", "2", "--outages", "0.5,2"]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
+@dataclass(frozen=True)
+class Done:
+    """What the command, called in this process, ended with and said."""
+
+    code: int
+    out: str
+    err: str
 
 
-def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=250)
+Holdfast = Callable[..., Done]
 
 
-def answer(*arguments: str) -> dict[str, Any]:
-    done = holdfast(*arguments, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+@pytest.fixture
+def holdfast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Holdfast:
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run
 
 
-def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path) -> None:
+def answer(done: Done) -> dict[str, Any]:
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == 1
+    return json.loads(done.out)  # type: ignore[no-any-return]
+
+
+def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path, holdfast: Holdfast) -> None:
     asked = ["assess", *SMALL, "--repeat", "2", "--precision", "0", "--cores", "1", "--quiet"]
-    whole = answer(*asked, "--out", str(tmp_path / "whole"))
+    whole = answer(holdfast(*asked, "--out", str(tmp_path / "whole"), *JSON))
     runs = tmp_path / "killed" / "runs.jsonl"
-    process = subprocess.Popen(command(*asked, "--out", str(tmp_path / "killed")), stdout=subprocess.DEVNULL)
+    program = [sys.executable, "-c", "from holdfast.cli import main; main()"]
+    process = subprocess.Popen([*program, *asked, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
     until = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < until and not _lines(runs) >= 4:
         time.sleep(0.01)  # between two looks; a loop that only yields takes the core which the process needs
@@ -46,37 +70,37 @@ def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path) -> None:
     before = _lines(runs)
     assert 4 <= before < 20
     assert not (tmp_path / "killed" / "assessment.json").exists()
-    resumed = answer(*asked, "--out", str(tmp_path / "killed"))
+    resumed = answer(holdfast(*asked, "--out", str(tmp_path / "killed"), *JSON))
     assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
     assert _lines(runs) == 20
     page = (tmp_path / "whole" / "assessment.html").read_text()
     assert all(name in page for name in ("TradeFilter: quality over time", "QuoteFilter: quality against outage"))
-    _plan_by_it(tmp_path / "whole", asked)
+    _plan_by_it(tmp_path / "whole", asked, holdfast)
 
 
 def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _plan_by_it(folder: Path, asked: list[str]) -> None:
+def _plan_by_it(folder: Path, asked: list[str], holdfast: Holdfast) -> None:
     topology = str(folder / "topology.json")
-    plan = answer("plan", topology, "--assessment", str(folder), "--budget", "2")
+    plan = answer(holdfast("plan", topology, "--assessment", str(folder), "--budget", "2", *JSON))
     impacts = {each["operator"]: each["impact"] for each in plan["operators"]}
     assert len(plan["replicas"]) == 2
     assert plan["fidelity"] == 0.0  # two replicas complete no tree
     assert plan["impact_removed"] == pytest.approx(sum(sorted(impacts.values())[-2:]) / sum(impacts.values()))
     assert plan["by_fidelity_alone"] == {"replicas": [], "fidelity": 0.0, "impact_removed": 0.0}
     assert plan["disagree"]
-    text = holdfast("plan", topology, "--assessment", str(folder), "--budget", "2").stdout
+    text = holdfast("plan", topology, "--assessment", str(folder), "--budget", "2").out
     assert "they disagree" in text
     path = folder / "plan.json"
     path.write_text(json.dumps(plan))
-    after = answer(*asked, "--plan", str(path), "--failover", "0.1", "--before", str(folder))
+    after = answer(holdfast(*asked, "--plan", str(path), "--failover", "0.1", "--before", str(folder), *JSON))
     struck = next(each for each in after["operators"] if each["operator"] == plan["replicas"][0].split("/")[0])
     assert struck["impact"] < after["before"][struck["operator"]]["impact"]
 
 
-def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
+def test_a_pipeline_of_ones_own(tmp_path: Path, holdfast: Holdfast) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import polars as pl\n"
@@ -90,16 +114,16 @@ def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
     rows = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"id": range(400), "x": [1.0] * 400}), rows)
     asked = ["assess", f"{file}:pipeline", "--key", "id", "--offsets", "2", "--outages", "1,2", "--repeat", "2"]
-    found = answer(*asked, "--input", str(rows), "--score", "total:twice", "--cores", "1")
+    found = answer(holdfast(*asked, "--input", str(rows), "--score", "total:twice", "--cores", "1", *JSON))
     (result,) = found["operators"]
     assert result["stands_for"] == ["in", "double"]
     assert result["correlation"] == -1.0
     assert found["golden"] == 800.0
-    own = answer(*asked, "--input", str(rows), "--score", f"{file}:largest", "--cores", "2")
+    own = answer(holdfast(*asked, "--input", str(rows), "--score", f"{file}:largest", "--cores", "2", *JSON))
     assert own["golden"] == 2.0
     missing = holdfast(*asked)
-    assert missing.returncode == 2
-    assert "no input; give --input FILE, or write batch(epoch)" in missing.stderr
+    assert missing.code == 2
+    assert "no input; give --input FILE, or write batch(epoch)" in missing.err
 
 
 @pytest.mark.parametrize(
@@ -125,22 +149,15 @@ def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
         (["word-count", "--plan", "nowhere.json"], "--plan nowhere.json: not what holdfast plan"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: Any, monkeypatch: Any) -> None:
-    from holdfast.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["holdfast", "assess", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert ended.value.code == 2
-    assert message in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+def test_what_is_wrong_is_one_line(arguments: list[str], message: str, holdfast: Holdfast) -> None:
+    done = holdfast("assess", *arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
 
 
-def test_plan_refuses_what_is_no_assessment(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    from holdfast.cli import main
-
+def test_plan_refuses_what_is_no_assessment(tmp_path: Path, holdfast: Holdfast) -> None:
     topology = tmp_path / "t.json"
     topology.write_text(json.dumps({"operators": [{"name": "a"}]}))
     (tmp_path / "assessment.json").write_text("{}")
@@ -149,8 +166,6 @@ def test_plan_refuses_what_is_no_assessment(tmp_path: Path, capsys: Any, monkeyp
         (["--assessment", str(tmp_path), "--budget", "1"], "not a finished assessment"),
         (["--assessment", str(tmp_path), "--budget", "1..3"], "--assessment: takes one budget"),
     ):
-        monkeypatch.setattr(sys, "argv", ["holdfast", "plan", str(topology), *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2
-        assert message in capsys.readouterr().err
+        done = holdfast("plan", str(topology), *arguments)
+        assert done.code == 2
+        assert message in done.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,13 @@ class Keys:
 
     hashes: NDArray[np.uint32]
     load: NDArray[np.float64]
+    known: dict[KeyRange, float] = field(default_factory=dict)
 
     def of(self, part: KeyRange) -> float:
-        return float(self.load[part.contains(self.hashes)].sum())
+        """The load never changes: what a range has of it is worked out once."""
+        if part not in self.known:
+            self.known[part] = float(self.load[part.contains(self.hashes)].sum())
+        return self.known[part]
 
 
 def no_noise() -> float:

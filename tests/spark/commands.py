@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -52,15 +51,6 @@ def running(*arguments: str, program: Sequence[str] = HOLDFAST) -> Iterator[subp
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def summary_of(*arguments: str) -> dict[str, object]:
-    """Run the command to its end; its JSON answer."""
-    with running(*arguments, "--format", "json", "--quiet") as process:
-        out, err = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0, err[-3000:]
-        answer: dict[str, object] = json.loads(out)
-        return answer
 
 
 def killed_when(condition: Callable[[], bool], *arguments: str) -> bool:

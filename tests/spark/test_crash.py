@@ -5,11 +5,13 @@ At random ones, many times: benchmarks/crashes.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import expected_counts, final_counts, killed_when, summary_of
+from commands import expected_counts, final_counts, killed_when
 
 from holdfast.workloads import Options
 
@@ -50,10 +52,12 @@ def before_publishing(folder: Path) -> Callable[[], bool]:
     ids=["once", "thrice"],
 )
 def test_a_killed_driver_loses_and_repeats_nothing(
-    tmp_path: Path, moments: list[Callable[[Path], Callable[[], bool]]]
+    tmp_path: Path, moments: list[Callable[[Path], Callable[[], bool]]], command: Callable[..., tuple[int, str, str]]
 ) -> None:
     killed = [killed_when(moment(tmp_path), *arguments(tmp_path)) for moment in moments]
     assert all(killed[:2])
-    summary = summary_of(*arguments(tmp_path))
+    code, out, err = command(*arguments(tmp_path), "--format", "json", "--quiet")
+    assert code == 0, err
+    summary: dict[str, Any] = json.loads(out)
     assert summary["epochs"] == OPTIONS.epochs
     assert final_counts(tmp_path) == expected_counts(OPTIONS)

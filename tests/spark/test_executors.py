@@ -20,6 +20,7 @@ import pytest
 from commands import DEADLINE, expected_counts, final_counts, running
 from on_executors import KEYS, ROWS
 
+from holdfast.cli import main
 from holdfast.cli.run import INTERRUPTED
 from holdfast.runtime.driver.requests import answers, ask
 from holdfast.runtime.history.history import read_history
@@ -151,10 +152,14 @@ def _until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> Non
         time.sleep(0.1)
 
 
-def test_a_master_that_is_none_is_told_in_one_line() -> None:
-    with running("run", "word-count", "--master", "lokal[2]") as process:
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 2 and out == ""
+def test_a_master_that_is_none_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["holdfast", "run", "word-count", "--master", "lokal[2]"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == ""
     assert err.strip().splitlines()[-1].startswith("holdfast: --master lokal[2]: not a Spark master; expected local[*]")
 
 

@@ -132,27 +132,26 @@ def test_what_cannot_be_scaled_is_said_at_once(spark: Any, tmp_path: Path) -> No
         job.scale("counts", 2)
 
 
-def test_the_command_scales_a_job_that_runs(spark: Any, tmp_path: Path) -> None:
+def test_the_command_scales_a_job_that_runs(
+    spark: Any, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
     job = start(numbers(spark), counting(), store=tmp_path, nodes=2, checkpoint_every=5)
     try:
-        out = command("scale", str(tmp_path), "counts", "--to", "3", "--format", "json")
-        assert json.loads(out.stdout)["tasks"] == 3 and out.returncode == 0
+        asked = [*HOLDFAST, "scale", str(tmp_path), "counts", "--to", "3", "--format", "json"]  # another process does
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=True)
+        assert json.loads(done.stdout)["tasks"] == 3
         assert job.status["tasks"]["counts"] == 3
-        again = command("scale", str(tmp_path), "counts", "--to", "3")
-        assert again.stdout.strip() == "counts has 3 tasks already"
-        wrong = command("scale", str(tmp_path), "all", "--to", "2")
-        assert wrong.returncode == 2 and "has no key, so its state cannot be cut" in wrong.stderr
+        _, out, _ = command("scale", str(tmp_path), "counts", "--to", "3")
+        assert out.strip() == "counts has 3 tasks already"
+        code, _, err = command("scale", str(tmp_path), "all", "--to", "2")
+        assert code == 2 and "has no key, so its state cannot be cut" in err
         head = job.scale("counts", 1)["epoch"]
     finally:
         job.stop()
     answered = totals(tmp_path)
     assert len(answered) > head and answered == expected(len(answered))
-    gone = command("scale", str(tmp_path), "counts", "--to", "2")
-    assert gone.returncode == 2 and "no job is running here" in gone.stderr
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HOLDFAST, *words], capture_output=True, text=True, timeout=120, check=False)
+    code, _, err = command("scale", str(tmp_path), "counts", "--to", "2")
+    assert code == 2 and "no job is running here" in err
 
 
 def test_a_busy_job_scales_itself_out_onto_standby_nodes(spark: Any, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from holdfast.state.schema import StateSchema
 HASH = "__hash"
 ALIVE = "__alive"
 METADATA = b"holdfast"
+PLAIN = pa.ipc.IpcWriteOptions()
+"""Made once: what is written is small, and Arrow would look for its defaults in the environment every time."""
 
 
 class Unreadable(Exception):
@@ -52,7 +54,7 @@ def note_bytes(about: Mapping[str, Any]) -> bytes:
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     """A record batch as an Arrow IPC file in memory."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema) as writer:
+    with pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 

@@ -25,6 +25,8 @@ KINDS: tuple[Kind, ...] = ("final", "tentative")
 STAGED = "output/staged"
 OWN = ("epoch", "task", "fidelity")
 """Columns that Holdfast adds."""
+THREADS_FROM = 1 << 20
+"""Bytes from which on several threads read an output."""
 _NAME = re.compile(r"(-?\d+)-(.+-\d+)\.parquet")
 
 
@@ -155,7 +157,7 @@ def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
     if not _is_proved(files, kind, path, checksum(data)) and (wrong := problem(data, sums(files, kind).get(path))):
         raise Damaged(f"{path} {wrong}")
     try:
-        return pq.read_table(pa.BufferReader(data))
+        return _rows(data)
     except (pa.ArrowException, OSError) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
@@ -183,10 +185,16 @@ def problem(data: pa.Buffer, proofs: set[str] | None) -> str | None:
     if proofs is not None:
         return None
     try:
-        pq.read_table(pa.BufferReader(data))
+        _rows(data)
     except (pa.ArrowException, OSError) as error:
         return f"cannot be read: {error}"
     return None
+
+
+def _rows(data: pa.Buffer) -> pa.Table:
+    """What a Parquet file says. As one file, not as a dataset, and a small one without threads: a tenth of the time."""
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        return file.read(use_threads=data.size > THREADS_FROM)
 
 
 def _is_waiting(files: Files, one: StagedOutput) -> bool:

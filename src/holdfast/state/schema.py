@@ -6,6 +6,7 @@ Encoded types (dictionary, run-end, views) are held plain, so that batches of an
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ class StateSchema:
 
     key: pa.Schema
     value: pa.Schema
+    arrow: pa.Schema = dataclasses.field(init=False, repr=False, compare=False)
+    """Key and value columns together: the schema of a row."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", _plain_schema(self.key))
@@ -39,11 +42,7 @@ class StateSchema:
                 raise Invalid(f"state schema: column {name!r}: a name is needed that does not begin with {RESERVED!r}")
         for field in self.key:
             check_key_type(field.name, field.type)
-
-    @property
-    def arrow(self) -> pa.Schema:
-        """Key and value columns together: the schema of a row."""
-        return pa.schema([*self.key, *self.value])
+        object.__setattr__(self, "arrow", pa.schema([*self.key, *self.value]))
 
     def evolve(self, new: StateSchema) -> StateSchema:
         """``new``, if rows of this schema fit it with nulls in the added columns; else Invalid with what changed."""

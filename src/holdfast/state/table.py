@@ -124,13 +124,15 @@ class StateTable:
         """``apply`` for a change that is already a run of this table's schema."""
         if not len(new):
             return self.at(epoch)
-        if len(self.runs) == 1 and new.alive is None and new.hashes is self.runs[0].hashes:
+        runs = _folded([*self.runs, new])
+        if len(runs) <= 1:  # each key once, and no tombstones
+            rows = sum(map(len, runs))
+        elif len(self.runs) == 1 and new.alive is None and new.hashes is self.runs[0].hashes:
             rows = len(new)
         else:
             there = self._where(new.keys)[0] >= 0
             alive = np.ones(len(new), np.bool_) if new.alive is None else new.alive
             rows = self.rows + int((alive & ~there).sum()) - int((~alive & there).sum())
-        runs = _folded([*self.runs, new])
         return StateTable(self.schema, epoch, self._spilled(runs), rows, self.spilling)
 
     def at(self, epoch: int) -> StateTable:

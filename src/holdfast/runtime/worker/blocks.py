@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.state.ipc import PLAIN
 from holdfast.topology import Task
 
 ALIGNED = 16
@@ -43,7 +44,7 @@ class Block:
 
 def encode(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=PLAIN) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue()).tobytes()
 
