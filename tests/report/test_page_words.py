@@ -49,10 +49,10 @@ def words(events: list[dict[str, Any]]) -> tuple[str, str]:
 def test_silence_is_told_as_silence() -> None:
     top, told = words(half_lost())
     assert "0.50 s from a loss to the next answer, at most" in top and "1.90 s from a loss to exact again" in top
-    assert "Next answer after 0.50 s with fidelity 0.500. Exact and caught up after 1.90 s." in told
+    assert "Next answer after 0.50 s with fidelity 0.500. Promised at the loss: 0.480. Exact and caught up" in told
     top, told = words(silent())
     assert "1.30 s from a loss to the next answer, at most" in top
-    assert "Silent for 1.30 s, then an answer with fidelity 1.000. Exact and caught up" in told
+    assert "Silent for 1.30 s, then an answer with fidelity 1.000. Promised at the loss" in told
     top, told = words(ended_silent())
     assert "1.70 s silent after a loss, without an answer since" in top and "exact again" not in top
-    assert "Silent for 1.70 s: no row came out since. No exact answer since; all state was exact in" in told
+    assert "Silent for 1.70 s: no row came out since. Promised at the loss: 0.480. No exact answer since" in told

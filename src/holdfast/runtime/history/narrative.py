@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,21 @@ class Recovery:
             "exact_after_s": self.exact_after,
             "saved_after_s": self.saved_after,
         }
+
+
+def losing(survive: int | str) -> str:
+    """What a floor speaks of, in words."""
+    few = {"domain": "a domain is lost", 1: "a node is lost"}
+    return few.get(survive) or f"any {survive} nodes are lost"
+
+
+def promise(events: Sequence[Mapping[str, Any]]) -> str:
+    """What stands promised at the end of a history: `if any 2 nodes are lost now: at least 0.610`; empty if nothing."""
+    ends = ("epoch", "nodes lost", "started", "stopped")
+    last = next((event for event in reversed(events) if event["kind"] in ends), None)
+    if last is None or last.get("floor") is None:
+        return ""
+    return f"if {losing(last['survive'])} now: at least {last['floor']:.3f}"
 
 
 TOGETHER = 1.0
