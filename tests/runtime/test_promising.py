@@ -24,6 +24,11 @@ def test_the_floor_is_not_undercut_by_a_loss_that_it_speaks_of() -> None:
     assert [each for each in found if each.floor is not None and each.achieved < each.floor - TOLERANCE] == []
 
 
+def test_replicas_that_live_on_take_room_from_what_is_lost() -> None:
+    """Of these two jobs one task found no room: a promise was made, and missed by 0.24."""
+    assert [each for seed in (282, 910) for each in kept(range(seed, seed + 1))] == []
+
+
 def planned(topology_nodes: int = 4, budget: float = 2.0, **settings: object) -> Driver:
     """Four tasks of one level and one behind them on four nodes, after a few epochs, with replicas for a budget."""
     driver = Driver(chain(1, 4, 1), nodes=topology_nodes, **settings)
@@ -58,6 +63,8 @@ def test_nothing_is_promised_where_room_may_be_short() -> None:
     driver = planned(survive=1)
     assert foretold(driver.parts, {"node-0", "node-1", "node-2"}) is None, "one node of four has no room for all"
     assert foretold(driver.parts, {"node-0"}) is not None
+    careful = planned(survive=1, ceiling=0.5)
+    assert foretold(careful.parts, {"node-0"}) is None and promised(careful.parts) is not None
     given = Driver(chain(1, 2, 1), nodes=2, capacity=9.0)
     given.join(0, 1)
     assert foretold(given.parts, {"node-0"}) is None, "a capacity that was given may be short"

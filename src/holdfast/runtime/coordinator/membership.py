@@ -53,6 +53,7 @@ class Membership:
             if name not in there or there[name].incarnation != info.incarnation
         }
         if gone:
+            parts.measurements.weigh(parts)
             yield Lost(frozenset(gone), seen.cause, seen.answer_due, foretold(parts, gone))
         known = (self.nodes.keys() - gone) | self.released.keys()
         if came := {name: info for name, info in there.items() if name not in known}:

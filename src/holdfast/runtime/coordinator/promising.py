@@ -6,7 +6,7 @@ Told beforehand by the same rules by which an answer is stamped afterwards. Owns
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from holdfast.fidelity import objectives, priorities
 from holdfast.placement import affords
-from holdfast.recovery import Node
+from holdfast.recovery import Node, room
 from holdfast.replication import Floor, Survive, floor, plan_surviving
 from holdfast.runtime.coordinator.lanes import Fork
 from holdfast.runtime.messages import ReplicasPlanned
@@ -44,21 +44,28 @@ def copies(parts: Parts) -> dict[Task, tuple[str, ...]]:
 
 
 def roomy(parts: Parts, lost: int) -> bool:
-    """Whether all tasks have room on the nodes that are left when so many are lost."""
-    left = len(parts.members.nodes) - lost
-    needed = sum(map(parts.assignment.cost, parts.assignment.tasks))
-    return parts.settings.capacity is None and affords(left * parts.recovering.capacity(parts), needed)
+    """Whether what is lost has room on the nodes that are left, whichever so many are lost: beside all live copies."""
+    left, cost = len(parts.members.nodes) - lost, parts.assignment.cost
+    needed = sum(map(cost, parts.assignment.tasks)) + sum(map(cost, parts.assignment.replicas))
+    return not _withheld(parts) and affords(left * parts.recovering.capacity(parts) * parts.settings.ceiling, needed)
 
 
-def stale(parts: Parts, lost: int) -> NDArray[np.float64]:
-    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint.
+def _fits(parts: Parts, gone: Collection[str], down: Iterable[Task]) -> bool:
+    """Whether these tasks have room on the nodes that are left when these are lost, beside what those carry."""
+    load, capacity = parts.assignment.load(), parts.recovering.capacity(parts)
+    left = [Node(name, capacity, load.get(name, 0.0)) for name in parts.members.nodes if name not in gone]
+    return not _withheld(parts) and affords(room(left, parts.settings.ceiling), sum(map(parts.assignment.cost, down)))
 
-    Nothing is promised of it where so many nodes are lost that there may be no room for it.
-    """
+
+def _withheld(parts: Parts) -> bool:
+    """Nothing is promised of what is lost: it waits for room for all, or a capacity that was given may be short."""
+    return parts.settings.recovery == "blocking" or parts.settings.capacity is not None
+
+
+def stale(parts: Parts) -> NDArray[np.float64]:
+    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint."""
     topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
     lacking = np.ones(len(topology.tasks))
-    if parts.settings.recovery == "blocking" or not roomy(parts, lost):
-        return lacking
     begun = Fork(0, parts.checkpointing.durable, parts.checkpointing.durable)
     for operator in topology.operators:
         span = topology.span[operator.name]
@@ -73,11 +80,11 @@ def foretold(parts: Parts, lost: Iterable[str]) -> float | None:
     None while something is down or catching up, and where it depends on what finds room on the nodes that are left.
     """
     gone = set(lost)
-    if not parts.whole or parts.settings.recovery == "blocking" or not roomy(parts, len(gone)):
+    down = [task for task, homes in copies(parts).items() if set(homes) <= gone]
+    if not parts.whole or not _fits(parts, gone, down):
         return None
     topology = parts.measurements.topology()
-    failed = topology.mask(task for task, homes in copies(parts).items() if set(homes) <= gone)
-    return float(objectives(topology, failed, stale(parts, len(gone)))[0] / priorities(topology).sum())
+    return float(objectives(topology, topology.mask(down), stale(parts))[0] / priorities(topology).sum())
 
 
 def survive_of(parts: Parts) -> Survive:
@@ -93,7 +100,7 @@ def promised(parts: Parts) -> Floor | None:
         return None
     if survive != "domain" and survive >= len(nodes):
         return None
-    lacking = stale(parts, _most(parts))
+    lacking = stale(parts) if roomy(parts, _most(parts)) else 1.0
     return floor(parts.measurements.topology(), copies(parts), nodes, survive, lacking, explored=EXPLORED)
 
 
