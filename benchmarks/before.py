@@ -83,6 +83,9 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.repeat < 1 or asked.batches < 8:
         parser.error("--repeat must be 1 or more, --batches 8 or more")
+    known = ["git", "-C", str(HERE), "rev-parse", "--verify", "--quiet", f"{asked.commit}^{{commit}}"]
+    if subprocess.run(known, capture_output=True, check=False).returncode:
+        parser.error(f"no commit {asked.commit!r} in {HERE}; git log --oneline has those to compare with")
     wanted = asked.only or ["throughput", "idle", "failover"]
     print(f"{'':<34}{'':<18}{'before':>34}{'now':>34}{'ratio':>9}")
     with tree_of(asked.commit) as tree:

@@ -248,14 +248,17 @@ def main() -> None:
     parser.add_argument("--no-replicas", action="store_true", help="of the matrix: only without replicas")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    for option, value in (("--seeds", asked.seeds), ("--rate", asked.rate), ("--repeat", asked.repeat)):
+        if value < 1:
+            parser.error(f"{option} must be at least 1, got {value}")
     if asked.matrix:
         from holdfast.workloads import WORKLOADS
         from matrix import all_pairs, run
 
         if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
             parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
-        if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"[0-3],[0-3]", pair)]:
-            parser.error(f"--pair {wrong[0]}: two of the nodes 0 to 3 are needed, such as 1,2")
+        if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"([0-3]),(?!\1)[0-3]", pair)]:
+            parser.error(f"--pair {wrong[0]}: two different nodes of 0 to 3 are needed, such as 1,2")
         pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
         run(
             asked.workload or list(WORKLOADS),

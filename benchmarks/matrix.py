@@ -130,7 +130,6 @@ def judged(
     if said is not None:
         epoch = max(said["epochs"])
         answers = {kind: table.filter(pc.equal(table["epoch"], epoch)) for kind, table in tables.items()}
-        tasks = {task for e in later if e["kind"] == "published" and e["run"] == said["run"] for task in e["tasks"]}
         exactly = [task for e in later if e["kind"] == "published" and e["run"] == said["run"] and e["of"] == "final"
                    for task in e["tasks"]]  # fmt: skip
         final = answers["final"]
@@ -141,7 +140,7 @@ def judged(
             ],
             promote_options="permissive",
         )
-        right = accuracy(first, final, KEYS.get(name, ())) if tasks else None
+        right = accuracy(first, final, KEYS.get(name, ()))
     return Outcome(
         name, pair, replicas, seed,
         None if said is None else said["time"] - killed,

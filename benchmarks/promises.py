@@ -30,7 +30,8 @@ def main() -> None:
     gaps = [abs(each.promised - each.achieved) for each in found]
     print(f"{asked.jobs} jobs, {len(found)} made a promise, {sum(each.promised < 1 for each in found)} of them below 1")
     print(f"promised against achieved: median gap {statistics.median(gaps):.4f}, most {max(gaps):.4f}")
-    print(f"off by more than 0.02: {sum(gap > 0.02 for gap in gaps)}")
+    off = [f"seed {e.seed} ({e.promised:.3f}, {e.achieved:.3f})" for e in found if abs(e.promised - e.achieved) > 0.02]
+    print(f"off by more than 0.02: {len(off)}{'; ' if off else ''}{', '.join(off)}")
     spoken = [each for each in found if each.survived and each.floor is not None]
     under = [each.floor - each.achieved for each in spoken if each.floor is not None and each.achieved < each.floor]
     print(

@@ -72,6 +72,18 @@ MISTAKES = [
     (["run", "word-count", "--nodes", "2", "--fault", "kill node-1 at epoch 30"], "epoch 30 never comes"),
     (["run", "word-count", "--max-nodes", "2", "--pool", "3"], "--max-nodes 2: --nodes and --pool alone are 4 or more"),
     (["run", "word-count", "--nodes", "2", "--max-nodes", "1"], "--max-nodes 1: --nodes and --pool alone are 2"),
+    (
+        ["run", "word-count", "--budget", "2", "--nodes", "2", "--survive", "5"],
+        "--survive 5: must be less than the number of nodes, 2; say how many with --nodes",
+    ),
+    (["run", "word-count", "--budget", "2", "--survive", "1"], "--survive 1: must be less than the number of nodes, 1"),
+    (
+        ["run", "word-count", "--budget", "2", "--survive", "4", "--master", "local-cluster[4,1,900]"],
+        "--survive 4: must be less than the number of nodes, 4",
+    ),
+    (["run", "word-count", "--domains", "nowhere.json"], "--domains 'nowhere.json': no such file; give host"),
+    (["run", "word-count", "--domains", TOPOLOGY], f"--domains {TOPOLOGY}: a mapping of nodes or hosts to the names"),
+    (["run", "word-count", "--domains", str(ROOT / "README.md")], "README.md': neither .json or .yaml nor a program"),
     (["demo", "--kill", "kill node-7 at epoch 3"], "no node 'node-7'"),
     (["demo", "--out", str(ROOT / "README.md")], "cannot be written"),
     (["plan", TOPOLOGY, "--bugdet", "3"], "--bugdet"),

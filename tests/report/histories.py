@@ -27,6 +27,7 @@ def epoch(time: float, number: int, inexact: dict[str, str] | None = None, fidel
         "replicas": 1, "absent": lanes.count("absent"), "inexact": inexact or {}, "fidelity": fidelity,
         "queries": {"top": fidelity} if inexact else {}, "rows_in": 1000, "state_bytes": 4096 + number,
         "state_rows": 100, "state": {"count": 4000 + number, "top": 96},
+        "floor": None if inexact else 0.61, "survive": 2,
     }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def half_lost(start: float = 1000.0) -> list[dict[str, Any]]:
         {"time": 2.2, "kind": "checkpoint", "epoch": 1, "bytes": 2048},
         {"time": 2.5, "kind": "fault", "fault": "kill node-1,node-2 at epoch 2"},
         {"time": 2.6, "kind": "nodes lost", "nodes": ["node-1", "node-2"], "cause": "executor lost", "epoch": 2,
-         "down": ["count/1", "count/2"], "alive": 2},
+         "down": ["count/1", "count/2"], "alive": 2, "promised": 0.48},
         {"time": 2.6, "kind": "promoted", "tasks": ["count/3"], "epoch": 2},
         {"time": 2.7, **plan, "recover": {"count/1": "node-0"}, "still_down": ["count/2"], "why": "1 of 2 fits",
          "epoch": 2},

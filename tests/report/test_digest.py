@@ -100,7 +100,9 @@ def test_a_timeline_tells_causes_plans_with_reasons_and_how_long_a_replay_took()
     events = half_lost()
     told = timeline(events, seconds(events))
     by_title = {entry["title"]: entry for entry in told}
-    assert by_title["lost node-1, node-2"]["detail"] == ("executor lost; 2 tasks down: count/1, count/2; 2 nodes left")
+    assert by_title["lost node-1, node-2"]["detail"] == (
+        "executor lost; 2 tasks down: count/1, count/2; 2 nodes left; the next answer will have fidelity 0.480"
+    )
     assert (
         "1 of 2 fits" in by_title["recover 1 tasks"]["detail"] or "1 of 1 fits" in by_title["recover 1 tasks"]["detail"]
     )

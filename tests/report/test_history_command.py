@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.cli.run import summarise
+from holdfast.report.digest import digest
 
 KEYS = {
     "epoch", "nodes", "down", "promoted", "answered_after_s", "answered_fidelity", "least_fidelity",
@@ -46,8 +47,16 @@ def ended_silent() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("events", "answer", "exact"),
     [
-        (half_lost(), "next answer after 0.50 s with fidelity 0.500", "exact and caught up after 1.90 s"),
-        (silent(), "silent for 1.30 s, then an answer with fidelity 1.000", "exact and caught up after 1.90 s"),
+        (
+            half_lost(),
+            "next answer after 0.50 s with fidelity 0.500, promised 0.480",
+            "exact and caught up after 1.90 s",
+        ),
+        (
+            silent(),
+            "silent for 1.30 s, then an answer with fidelity 1.000, promised 0.480",
+            "exact and caught up after 1.90 s",
+        ),
         (
             ended_silent(),
             "silent for 1.70 s: no row for anybody since",
@@ -59,6 +68,22 @@ def ended_silent() -> list[dict[str, Any]]:
 def test_what_came_and_when(tmp_path: Path, events: list[dict[str, Any]], answer: str, exact: str) -> None:
     text = told(written(tmp_path, events))
     assert f"   {answer}\n" in text and f"   {exact}\n" in text
+
+
+def test_what_is_promised_is_told_until_something_else_happens(tmp_path: Path) -> None:
+    """In a history without an end: of one that has ended nothing is promised any more."""
+    events = half_lost()
+    stands = "fidelity of the next answer, if any 2 nodes are lost now: at least 0.610\n"
+    last = max(number for number, event in enumerate(events) if event["kind"] == "answered")
+    lost = next(number for number, event in enumerate(events) if event["kind"] == "nodes lost")
+    for number, (kept, there) in enumerate([(last, True), (lost - 1, True), (lost, False), (len(events), False)]):
+        folder = written(tmp_path / str(number), events[: kept + 1])
+        assert (stands in told(folder)) is there
+        assert (json.loads(told(folder, "--format", "json"))["promise"] is not None) is there
+        assert (stands[1:-1] in " ".join(digest(folder)["short"])) is there
+    shown = digest(written(tmp_path / "all", events))
+    assert [each["floor"] for each in shown["epochs"]] == [0.61, 0.61, None, 0.61, 0.61]
+    assert shown["floor_of"] == "any 2 nodes are lost" and shown["recoveries"][0]["promised_fidelity"] == 0.48
 
 
 def test_null_is_what_did_not_happen(tmp_path: Path) -> None:

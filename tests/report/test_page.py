@@ -161,7 +161,7 @@ def test_in_a_browser(made: Path, tmp_path: Path, width: int, dark: bool) -> Non
         said["standing"] == ["Ended in good order, all exact", "standing good"] and "node-1 and node-2" in said["short"]
     )
     assert said["clicked"].startswith("0 s") and said["answers"] == 5 and said["unpainted"] == 0
-    assert said["read"] == "5.5 s: fidelity 1.000" and said["rows"] == 5
+    assert said["read"] == "5.5 s: fidelity 1.000, floor if any 2 nodes are lost 0.610" and said["rows"] == 5
     assert said["hidden"] == 2 and said["charts"] >= 7 and said["unnamed"] == 0
     assert said["verdict"] == "final output identical to the undisturbed run: yes"
     assert said["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")

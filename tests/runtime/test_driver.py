@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from driver_alone import Alone, Recorded
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver import publishing
 from holdfast.runtime.driver.durable import GIVE_UP, Durable, StoreRefused
 from holdfast.runtime.driver.ports import Failed, Output, Retry, RunResult
@@ -180,6 +180,23 @@ def test_losses_close_to_one_another_are_one_failure(kind: type[Falling], failur
     alone.nodes.kill(["node-0"])
     alone.end()
     assert [event["nodes"] for event in alone.events("nodes lost")] == failures and alone.ended == [None]
+
+
+class Misled(SimulatedNodes):
+    """In its twentieth look a fault is due that asks for what is not there."""
+
+    looks = 0
+
+    def look(self) -> Mapping[str, NodeInfo]:
+        self.looks += 1
+        if self.looks == 20:
+            raise Invalid("fault 'kill domain up at 3s': no domain 'up'; domains: left, right")
+        return super().look()
+
+
+def test_a_fault_that_cannot_be_ends_the_job_with_its_word() -> None:
+    (error,) = Alone(epochs=1000, nodes=Misled).end().ended
+    assert isinstance(error, Invalid) and "no domain 'up'" in str(error)
 
 
 # Runs that fail

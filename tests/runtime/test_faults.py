@@ -105,6 +105,7 @@ def test_names_domains_and_epochs_are_checked_against_the_job() -> None:
         "kill node-9 at epoch 3": "no node 'node-9'; nodes: node-0 to node-3",
         "kill domain up at epoch 3": "no domain 'up'; domains: left, right",
         "kill node-1 at epoch 10": "epoch 10 never comes; epochs: 0 to 9",
+        "kill domain left at epoch 10": "epoch 10 never comes; epochs: 0 to 9",
         "random 5 kills seed 1": "5 nodes are to be killed, but there are 4",
     }.items():
         with pytest.raises(Invalid, match=message):

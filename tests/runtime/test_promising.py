@@ -5,7 +5,7 @@ from __future__ import annotations
 from driving import Driver, chain, task
 from foretelling import kept
 
-from holdfast.runtime.coordinator.promising import copies, foretold, promised, replicas_within
+from holdfast.runtime.coordinator.promising import copies, outlook, promised, replicas_within
 
 TOLERANCE = 0.02
 """A fork's own epoch counts as wholly seen in the promise; where its input is incomplete, it is a little less."""
@@ -24,6 +24,11 @@ def test_the_floor_is_not_undercut_by_a_loss_that_it_speaks_of() -> None:
     assert [each for each in found if each.floor is not None and each.achieved < each.floor - TOLERANCE] == []
 
 
+def test_replicas_that_live_on_take_room_from_what_is_lost() -> None:
+    """Of these two jobs one task found no room: a promise was made, and missed by 0.24."""
+    assert [each for seed in (282, 910) for each in kept(range(seed, seed + 1))] == []
+
+
 def planned(topology_nodes: int = 4, budget: float = 2.0, **settings: object) -> Driver:
     """Four tasks of one level and one behind them on four nodes, after a few epochs, with replicas for a budget."""
     driver = Driver(chain(1, 4, 1), nodes=topology_nodes, **settings)
@@ -32,6 +37,29 @@ def planned(topology_nodes: int = 4, budget: float = 2.0, **settings: object) ->
     assert plan is not None
     driver.tell(plan())
     return driver
+
+
+def foretold(driver: Driver, *lost: str) -> float | None:
+    stands = outlook(driver.parts)
+    return None if stands is None else stands.foretold(lost)
+
+
+def test_losses_that_are_seen_one_after_the_other_are_promised_for_together() -> None:
+    driver = Driver(chain(1, 4, 1), nodes=4, checkpoint_every=3)
+    driver.join(0, 1, 2, 3)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    one, both = foretold(driver, "node-1"), foretold(driver, "node-1", "node-2")
+    assert one is not None and both is not None and both < one < 1
+    driver.lose(1)
+    assert driver.records("nodes lost")[0]["promised"] == round(one, 6)
+    driver.lose(2)
+    assert driver.records("nodes lost")[0]["promised"] == round(both, 6)
+    driver.arrive(5)
+    driver.finish(next(run for run in driver.runs.values() if run.kind == "epoch"))
+    assert abs(driver.records("epoch")[0]["fidelity"] - both) <= TOLERANCE
+    driver.lose(3)
+    assert driver.records("nodes lost")[0]["promised"] is None, "not all was well when this answer was given"
 
 
 def test_replicas_are_made_where_they_were_planned_and_promised_for() -> None:
@@ -48,7 +76,7 @@ def test_the_floor_is_the_worst_of_all_losses_that_are_foretold() -> None:
     driver = planned(survive=1)
     floor = promised(driver.parts)
     assert floor is not None
-    each = {name: foretold(driver.parts, {name}) for name in driver.parts.members.nodes}
+    each = {name: foretold(driver, name) for name in driver.parts.members.nodes}
     assert all(value is not None for value in each.values())
     assert floor.fidelity == min(value for value in each.values() if value is not None)
     assert set(copies(driver.parts)) == set(driver.parts.assignment.tasks)
@@ -56,8 +84,10 @@ def test_the_floor_is_the_worst_of_all_losses_that_are_foretold() -> None:
 
 def test_nothing_is_promised_where_room_may_be_short() -> None:
     driver = planned(survive=1)
-    assert foretold(driver.parts, {"node-0", "node-1", "node-2"}) is None, "one node of four has no room for all"
-    assert foretold(driver.parts, {"node-0"}) is not None
+    assert foretold(driver, "node-0", "node-1", "node-2") is None, "one node of four has no room for all"
+    assert foretold(driver, "node-0") is not None
+    careful = planned(survive=1, ceiling=0.5)
+    assert foretold(careful, "node-0") is None and promised(careful.parts) is not None
     given = Driver(chain(1, 2, 1), nodes=2, capacity=9.0)
     given.join(0, 1)
-    assert foretold(given.parts, {"node-0"}) is None, "a capacity that was given may be short"
+    assert foretold(given, "node-0") is None, "a capacity that was given may be short"

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from holdfast.cli.output import progress
 from holdfast.report.frames import Tasks
+from holdfast.runtime.history.narrative import promise
 
 LINE_EVERY = 5.0
 NEWS = 8
@@ -188,7 +189,7 @@ class Display:
             ("rows/s", f"{self._rate():,.0f}   latency {self._seconds:.2f} s"),
             ("state", f"{size}   checkpoint {age}"),
             ("fidelity", Text(f"{_bar(fidelity)} {_told(fidelity)}", style="green" if fidelity >= 1 else "yellow")),
-            *([("promise", promise)] if (promise := self._promise()) else []),
+            *([("promise", promised)] if (promised := self._promise()) else []),
             ("outputs", counted),
             ("nodes", self._nodes()),
             ("recovery", self._recovering()),
@@ -196,11 +197,7 @@ class Display:
         return [_one_line(Text.assemble((f"{name:>9}  ", "bold"), told)) for name, told in rows]
 
     def _promise(self) -> str:
-        if self._last.get("floor") is None:
-            return ""
-        lost = self._last["survive"]
-        what = "a domain is" if lost == "domain" else "a node is" if lost == 1 else f"any {lost} nodes are"
-        return f"if {what} lost now: at least {self._last['floor']:.3f}"
+        return promise([self._last]) if self._last else ""
 
     def _progress(self, done: int) -> str:
         if self._epochs is None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from holdfast.cli.output import Format, FormatOption, answer
 from holdfast.errors import Invalid, instead
 from holdfast.runtime.history.history import read_history, understood
-from holdfast.runtime.history.narrative import Recovery, recoveries
+from holdfast.runtime.history.narrative import Recovery, promise, recoveries
 
 
 def history(
@@ -38,9 +38,10 @@ def history(
         return
     with understood(folder):
         found = recoveries(told)[-last:]
+        standing = promise(told)
     epochs = sum(event["kind"] == "epoch" for event in told)
-    content = {"epochs": epochs, "recoveries": [each.as_json() for each in found]}
-    answer(content, form, lambda console: _read(console, found, epochs))
+    content = {"epochs": epochs, "promise": standing or None, "recoveries": [each.as_json() for each in found]}
+    answer(content, form, lambda console: _read(console, found, epochs, standing))
 
 
 def _speaks_of(event: dict[str, Any], task: str) -> bool:
@@ -62,12 +63,14 @@ def _events(console: Console, events: list[dict[str, Any]]) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _read(console: Console, found: list[Recovery], epochs: int) -> None:
+def _read(console: Console, found: list[Recovery], epochs: int, standing: str) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     told = "1 recovery told" if len(found) == 1 else f"{len(found)} recoveries told"
     say(f"{epochs} epochs, {told}" if found else f"{epochs} epochs, nothing was lost")
+    if standing:
+        say(f"fidelity of the next answer, {standing}")
     for number, each in enumerate(found, 1):
         say(f"\n{number}. {', '.join(each.nodes)}: {each.cause} at epoch {each.epoch}")
         say(f"   down: {', '.join(each.down) or 'nothing, replicas took over'}")
@@ -75,7 +78,8 @@ def _read(console: Console, found: list[Recovery], epochs: int) -> None:
             say(f"   promoted: {', '.join(each.promoted)}")
         if each.answered_after is not None and each.answered_fidelity is not None:
             came = "next answer after {:.2f} s" if each.silent is None else "silent for {:.2f} s, then an answer"
-            say(f"   {came.format(each.answered_after)} with fidelity {each.answered_fidelity:.3f}")
+            promised = "" if each.promised is None else f", promised {each.promised:.3f}"
+            say(f"   {came.format(each.answered_after)} with fidelity {each.answered_fidelity:.3f}{promised}")
         elif each.silent is not None:
             say(f"   silent for {each.silent:.2f} s: no row for anybody since")
         for after, line in sorted(_steps(each), key=lambda step: step[0]):

@@ -169,8 +169,8 @@ def run(
     script = [*parse_faults(fault or []), *(read_faults(faults) if faults is not None else ())]
     if nodes is not None:
         expand_faults(script, [f"node-{number}" for number in range(nodes)], options.epochs)
-    Domains(domains)
-    lose = _survive(survive, budget)
+    apart = Domains(domains, "--domains")
+    lose = _survive(survive, budget, master, nodes, max_nodes, pool)
     interval = None if trigger is None else spark_interval(trigger)
     within = within_of(answer_within, "--answer-within")
     if shed_above is not None and not shed_above > 0:
@@ -219,7 +219,7 @@ def run(
         summary = carry_out(
             chosen, options, folder, session, display, parallelism,
             nodes=nodes, checkpoint_every=checkpoint_every, replicas=tasks, budget=budget, faults=script,
-            ceiling=ceiling, patience=patience, domains=domains, survive=lose,
+            ceiling=ceiling, patience=patience, domains=apart, survive=lose,
             rejoin_after=rejoin_after, scheduler=scheduler, recovery=recovery, capacity=capacity, trigger=interval,
             verify=verify, force=force, listeners=listeners, parallel_recovery=parallel_recovery,
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
@@ -230,7 +230,9 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def _survive(asked: str | None, budget: float | None) -> int | Literal["domain"] | None:
+def _survive(
+    asked: str | None, budget: float | None, master: str, nodes: int | None, max_nodes: int | None, pool: int
+) -> int | Literal["domain"] | None:
     if asked is None:
         return None
     if budget is None:
@@ -239,6 +241,12 @@ def _survive(asked: str | None, budget: float | None) -> int | Literal["domain"]
         return "domain"
     if not asked.isdecimal() or int(asked) < 1:
         raise Invalid(f"--survive {asked}: a number of nodes, 1 or more, or the word domain is needed")
+    from holdfast.runtime.spark.session import nodes_of
+
+    there = nodes or nodes_of(master)
+    most = max_nodes or (there + pool if there else None)
+    if most is not None and int(asked) >= most:
+        raise Invalid(f"--survive {asked}: must be less than the number of nodes, {most}; say how many with --nodes")
     return int(asked)
 
 

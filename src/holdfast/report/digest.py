@@ -17,7 +17,7 @@ from holdfast.report.frames import Tasks, frames
 from holdfast.report.short import in_short, standing
 from holdfast.report.timeline import LANES, timeline
 from holdfast.runtime.history.history import read_history, understood
-from holdfast.runtime.history.narrative import Recovery, recoveries
+from holdfast.runtime.history.narrative import Recovery, losing, promise, recoveries
 from holdfast.topology import Topology, topology_from
 
 POINTS = 1500
@@ -73,6 +73,8 @@ def digest_events(events: Sequence[dict[str, Any]], title: str) -> dict[str, Any
         "timeline": timeline(events, times),
         "frames": _thin_frames(frames(events, times)),
         "epochs": _epochs(events, times),
+        "floor_of": next((losing(e["survive"]) for e in reversed(events) if e.get("floor") is not None), None),
+        "promise": promise(events),
         "outputs": _outputs(events, times),
         "checkpoints": [
             {"t": time, "epoch": event["epoch"], "bytes": event["bytes"]}
@@ -177,6 +179,7 @@ def _epochs(events: Sequence[Mapping[str, Any]], times: Sequence[float]) -> list
                 "t": time,
                 "epoch": event["epoch"],
                 "fidelity": event["fidelity"],
+                "floor": event.get("floor"),
                 "queries": event["queries"],
                 "rows": event["rows_in"],
                 "exact": event["exact"],

@@ -29,6 +29,8 @@ def standing(last: Mapping[str, Any] | None, error: str | None, running: bool, d
 def in_short(content: Mapping[str, Any], found: Sequence[Recovery]) -> list[str]:
     """The sentences. ``content``: the digest as far as it is made."""
     told = [_work(content)]
+    if content["promise"]:
+        told.append(f"Fidelity of the next answer, {content['promise']}.")
     if not found:
         return [*told, "Nothing was lost."]
     if len(found) > TOLD:

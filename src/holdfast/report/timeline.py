@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 LANES = ("failures", "nodes", "replicas", "plans", "scaling", "replays", "checkpoints", "job")
+CHARTED = ("epoch", "answered", "published")
+"""Kinds that are drawn as bars and lines instead of told, since every epoch has them."""
 SHOWN = 6
 """So many names are listed; more are counted."""
 
@@ -27,10 +29,9 @@ def timeline(events: Iterable[Mapping[str, Any]], times: Iterable[float]) -> lis
                 begun["detail"] += f"; broken off: {event['reason']}"
             continue
         began |= kind == "epoch"
-        line = _line(event, began)
-        if line is None:
+        if kind in CHARTED:
             continue
-        lane, title, detail = line
+        lane, title, detail = _line(event, began)
         entry: dict[str, Any] = {"t": time, "lane": lane, "title": title, "detail": detail}
         if event.get("epoch") is not None:
             entry["epoch"] = event["epoch"]
@@ -42,8 +43,22 @@ def timeline(events: Iterable[Mapping[str, Any]], times: Iterable[float]) -> lis
     return told
 
 
-def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
+def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str]:
     match event["kind"]:
+        case "note":
+            return "job", "note", str(event["message"])
+        case "listener failed" | "listener dropped":
+            what = "a listener raised" if event["kind"] == "listener failed" else "a listener is not called any more"
+            return "job", what, f"{event['listener']}: {event['error']} ({_count(event['times'], 'time')})"
+        case "sink failed":
+            again = f"tried {_count(event['tries'], 'time')}, again in {event['retry_seconds']:g} s"
+            return "job", "the sink raised", f"{event['output']}; {again}"
+        case "adopted":
+            return "job", f"epoch {event['epoch']} was journalled before its run broke", f"run {event['run']}"
+        case "node refused":
+            return "nodes", "a node was refused", str(event["reason"])
+        case "compaction failed" | "tidying failed":
+            return "checkpoints", f"{event['kind']}; the next checkpoint tries again", str(event["error"])
         case "started":
             return (
                 "job",
@@ -162,7 +177,9 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str] | None:
                     else "going on from the beginning"
                 ),
             )
-    return None
+        case kind:  # of another version: as it stands
+            rest = (f"{name} {value}" for name, value in event.items() if name not in ("time", "kind"))
+            return "job", str(kind), ", ".join(rest)
 
 
 def names(given: Iterable[str]) -> str:

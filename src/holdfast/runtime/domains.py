@@ -24,29 +24,30 @@ class DomainsFailed(HoldfastError):
 class Domains:
     """``given``: None, each node is a domain by itself, or its host where there are several; ``"host"``; a mapping of
     nodes or hosts; a file with one; or a program that is called with hosts and prints a domain for each, as Hadoop's
-    rack awareness has it.
+    rack awareness has it. ``named``: what mistakes call it by, such as the option that it was typed with.
     """
 
-    def __init__(self, given: Given = None) -> None:
+    def __init__(self, given: Given = None, named: str = "domains") -> None:
         self._mapping: Mapping[str, str] = {}
         self._script: Path | None = None
         self._asked: dict[str, str] = {}
+        self._named = named
         self._by_host = given == HOST
         self._plain = given is None
         if given is None or self._by_host:
             return
         if isinstance(given, Mapping):
-            self._mapping = _checked(given, "domains")
+            self._mapping = _checked(given, named)
             return
         path = Path(given)
         if not path.is_file():
-            raise Invalid(f"domains {str(given)!r}: no such file; give {FORMS}")
+            raise Invalid(f"{named} {str(given)!r}: no such file; give {FORMS}")
         if path.suffix in (".json", ".yaml", ".yml"):
-            self._mapping = _checked(_read(path), str(path))
+            self._mapping = _checked(_read(path, named), f"{named} {path}")
         elif os.access(path, os.X_OK):
             self._script = path.absolute()
         else:
-            raise Invalid(f"domains {str(given)!r}: neither .json or .yaml nor a program that can be run; give {FORMS}")
+            raise Invalid(f"{named} {str(given)!r}: neither .json or .yaml nor a program that can be run; give {FORMS}")
 
     def of(self, hosts: Mapping[str, str]) -> dict[str, str]:
         """The domain of each of these nodes, which are on these hosts."""
@@ -67,23 +68,25 @@ class Domains:
                 [str(script), *hosts], capture_output=True, text=True, timeout=SCRIPT_WITHIN, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise DomainsFailed(f"domains: {script} could not be asked for {', '.join(hosts)}: {error}") from None
+            why = f"{self._named} {script}: it could not be asked for {', '.join(hosts)}: {error}"
+            raise DomainsFailed(why) from None
         told = done.stdout.split()
         if done.returncode or len(told) != len(hosts):
             raise DomainsFailed(
-                f"domains: {script} was given {len(hosts)} hosts ({', '.join(hosts)}) and must print a domain for "
-                f"each; it printed {len(told)} and ended with {done.returncode}: {' '.join(done.stderr.split())[:200]}"
+                f"{self._named} {script}: it was given {len(hosts)} hosts ({', '.join(hosts)}) and must print a domain "
+                f"for each; it printed {len(told)} and ended with {done.returncode}: "
+                f"{' '.join(done.stderr.split())[:200]}"
             )
         self._asked |= dict(zip(hosts, told, strict=True))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, named: str) -> Any:
     import yaml
 
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path}: not JSON or YAML: {' '.join(str(error).split())[:120]}") from None
+        raise Invalid(f"{named} {path}: not JSON or YAML: {' '.join(str(error).split())[:120]}") from None
 
 
 def _checked(given: Any, what: str) -> dict[str, str]:

@@ -144,15 +144,13 @@ def expand_faults(
 
             expanded += trace_faults(fault, nodes)
             continue
-        if fault.domain is not None:
-            expanded.append(fault if domains is None else in_domain(fault, {n: domains.get(n, n) for n in nodes}))
-            continue
         if unknown := [node for node in fault.nodes if node not in nodes]:
             span = f"{nodes[0]} to {nodes[-1]}" if len(nodes) > 1 else ", ".join(nodes)
             raise Invalid(f"fault {str(fault)!r}: no node {unknown[0]!r}; nodes: {span}")
         if fault.when.epoch is not None and fault.when.epoch >= epochs:
             raise Invalid(f"fault {str(fault)!r}: epoch {fault.when.epoch} never comes; epochs: 0 to {epochs - 1}")
-        expanded.append(fault)
+        known = domains is not None and fault.domain is not None
+        expanded.append(in_domain(fault, {n: (domains or {}).get(n, n) for n in nodes}) if known else fault)
     return tuple(expanded)
 
 

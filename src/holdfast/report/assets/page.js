@@ -210,6 +210,7 @@ function drawCharts(data) {
   if (sinks.length > 1) {
     for (const sink of sinks) series.push({ name: `query ${sink}`, step: true, y: data.epochs.map((each) => each.queries[sink] ?? 1) });
   }
+  if (data.floor_of) series.push({ name: `floor if ${data.floor_of}`, step: true, y: data.epochs.map((each) => each.floor) });
   const three = (value) => (value === null || value === undefined ? "none" : value.toFixed(3));
   drawChart(byId("fidelity-chart"), { title: "Fidelity of the answer to each epoch", x, top: 1, series, ...common, format: three });
   drawChart(byId("outputs-chart"), {
@@ -242,6 +243,7 @@ function drawRecovery(each, number, data) {
   if (each.answered_after_s === null && each.silent_s !== null) facts.push(`Silent for ${each.silent_s.toFixed(2)} s: no row came out since.`);
   else if (each.silent_s !== null) facts.push(`Silent for ${each.silent_s.toFixed(2)} s, then an answer with fidelity ${each.answered_fidelity.toFixed(3)}.`);
   else if (each.answered_after_s !== null) facts.push(`Next answer after ${each.answered_after_s.toFixed(2)} s with fidelity ${each.answered_fidelity.toFixed(3)}.`);
+  if (each.promised_fidelity !== null) facts.push(`Promised at the loss: ${each.promised_fidelity.toFixed(3)}.`);
   if (each.exact_after_s !== null) facts.push(`Exact and caught up after ${each.exact_after_s.toFixed(2)} s.`);
   else facts.push(each.saved_after_s === null ? "Not exact again yet." : `No exact answer since; all state was exact in the checkpoint after ${each.saved_after_s.toFixed(2)} s.`);
   article.append(tag("p", {}, facts.join(" ")));

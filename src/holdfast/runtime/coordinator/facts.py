@@ -25,7 +25,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These nodes went, as one failure. ``promised``: the fidelity of the next answer, by what was known before."""
+    """These nodes went, as one failure. ``promised``: the fidelity of the next answer, by what was known before.
+
+    It counts all that went since the last answer.
+    """
 
     nodes: frozenset[str]
     cause: str = ""

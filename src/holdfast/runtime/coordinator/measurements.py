@@ -50,9 +50,8 @@ class Measurements:
         match told:
             case Lost():
                 self.before = self.topology()
-                self._weigh(parts)
             case ReplicasPlanned():
-                self._weigh(parts)
+                self.weigh(parts)
             case Committed(run, reports, counted) if run.settled:
                 for work, report in counted if parts.assignment.all_up else ():
                     if work.lane in ("exact", "replica") and parts.assignment.holds(work):
@@ -121,7 +120,7 @@ class Measurements:
         self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
         self._epochs[task] = self._epochs.get(task, 0) + epochs
 
-    def _weigh(self, parts: Parts) -> None:
+    def weigh(self, parts: Parts) -> None:
         """Who places tasks knows what they take."""
         parts.assignment.weigh(self.costs() if self._weighs else {})
 

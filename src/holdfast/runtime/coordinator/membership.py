@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.recovery import Node
 from holdfast.runtime.coordinator.facts import Joined, Lost, NobodyLeaves, Released, Said, Told, record
-from holdfast.runtime.coordinator.promising import foretold
+from holdfast.runtime.coordinator.promising import Outlook, outlook, since
 from holdfast.runtime.messages import NodeInfo, NodesSeen, NodesUnneeded, ReleaseNodes
 
 if TYPE_CHECKING:
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """``leaving``: nothing new is placed there, and what is there moves. ``released``: given back, by incarnation."""
+    """``leaving``: nothing new is placed there, and what is there moves. ``released``: given back, by incarnation.
+
+    ``outlook``: how things stood before the last failure; ``missed``: who went since, with no answer between.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeInfo] = {}
         self.leaving: set[str] = set()
         self.released: dict[str, str] = {}
+        self.outlook: Outlook | None = None
+        self.missed: set[str] = set()
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -53,10 +58,19 @@ class Membership:
             if name not in there or there[name].incarnation != info.incarnation
         }
         if gone:
-            yield Lost(frozenset(gone), seen.cause, seen.answer_due, foretold(parts, gone))
+            yield Lost(frozenset(gone), seen.cause, seen.answer_due, self._foretold(gone, parts))
         known = (self.nodes.keys() - gone) | self.released.keys()
         if came := {name: info for name, info in there.items() if name not in known}:
             yield Joined(came)
+
+    def _foretold(self, gone: set[str], parts: Parts) -> float | None:
+        """Of the next answer: what is seen bit by bit, with no answer between, is lost together."""
+        parts.measurements.weigh(parts)
+        if parts.answering.owed == "nothing":
+            self.outlook, self.missed = outlook(parts), set()
+        self.missed |= gone
+        stands = self.outlook is not None and self.outlook.since == since(parts)
+        return self.outlook.foretold(self.missed) if self.outlook is not None and stands else None
 
     def _unneeded(self, event: NodesUnneeded, parts: Parts) -> Said:
         """These may go, as long as somebody stays; in bad times everybody is needed."""

@@ -6,7 +6,8 @@ Told beforehand by the same rules by which an answer is stamped afterwards. Owns
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 
 from holdfast.fidelity import objectives, priorities
 from holdfast.placement import affords
-from holdfast.recovery import Node
+from holdfast.recovery import Node, room
 from holdfast.replication import Floor, Survive, floor, plan_surviving
 from holdfast.runtime.coordinator.lanes import Fork
 from holdfast.runtime.messages import ReplicasPlanned
-from holdfast.topology import Task
+from holdfast.topology import Task, Topology
 
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
@@ -44,21 +45,21 @@ def copies(parts: Parts) -> dict[Task, tuple[str, ...]]:
 
 
 def roomy(parts: Parts, lost: int) -> bool:
-    """Whether all tasks have room on the nodes that are left when so many are lost."""
-    left = len(parts.members.nodes) - lost
-    needed = sum(map(parts.assignment.cost, parts.assignment.tasks))
-    return parts.settings.capacity is None and affords(left * parts.recovering.capacity(parts), needed)
+    """Whether what is lost has room on the nodes that are left, whichever so many are lost: beside all live copies."""
+    left, cost = len(parts.members.nodes) - lost, parts.assignment.cost
+    needed = sum(map(cost, parts.assignment.tasks)) + sum(map(cost, parts.assignment.replicas))
+    return not _withheld(parts) and affords(left * parts.recovering.capacity(parts) * parts.settings.ceiling, needed)
 
 
-def stale(parts: Parts, lost: int) -> NDArray[np.float64]:
-    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint.
+def _withheld(parts: Parts) -> bool:
+    """Nothing is promised of what is lost: it waits for room for all, or a capacity that was given may be short."""
+    return parts.settings.recovery == "blocking" or parts.settings.capacity is not None
 
-    Nothing is promised of it where so many nodes are lost that there may be no room for it.
-    """
+
+def stale(parts: Parts) -> NDArray[np.float64]:
+    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint."""
     topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
     lacking = np.ones(len(topology.tasks))
-    if parts.settings.recovery == "blocking" or not roomy(parts, lost):
-        return lacking
     begun = Fork(0, parts.checkpointing.durable, parts.checkpointing.durable)
     for operator in topology.operators:
         span = topology.span[operator.name]
@@ -67,17 +68,51 @@ def stale(parts: Parts, lost: int) -> NDArray[np.float64]:
     return lacking
 
 
-def foretold(parts: Parts, lost: Iterable[str]) -> float | None:
-    """The fidelity of the next answer, were these nodes lost now.
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is foretold of a loss, by how things stood when all was well, ``since`` such a head and checkpoint.
 
-    None while something is down or catching up, and where it depends on what finds room on the nodes that are left.
+    ``homes``: where copies of tasks live; ``nodes``: with what they carry; ``costs``: of tasks.
     """
-    gone = set(lost)
-    if not parts.whole or parts.settings.recovery == "blocking" or not roomy(parts, len(gone)):
+
+    topology: Topology
+    homes: Mapping[Task, tuple[str, ...]]
+    stale: NDArray[np.float64]
+    nodes: tuple[Node, ...]
+    costs: Mapping[Task, float]
+    ceiling: float
+    since: tuple[int, int]
+
+    def foretold(self, lost: Iterable[str]) -> float | None:
+        """The fidelity of the next answer without these nodes; None where it depends on what finds room on the rest."""
+        gone = set(lost)
+        down = [task for task, homes in self.homes.items() if set(homes) <= gone]
+        left = room([node for node in self.nodes if node.name not in gone], self.ceiling)
+        if not affords(left, sum(self.costs[task] for task in down)):
+            return None
+        topology = self.topology
+        return float(objectives(topology, topology.mask(down), self.stale)[0] / priorities(topology).sum())
+
+
+def outlook(parts: Parts) -> Outlook | None:
+    """As things stand; None while something is down or catching up, and where nothing is promised of what is lost."""
+    if not parts.whole or _withheld(parts):
         return None
-    topology = parts.measurements.topology()
-    failed = topology.mask(task for task, homes in copies(parts).items() if set(homes) <= gone)
-    return float(objectives(topology, failed, stale(parts, len(gone)))[0] / priorities(topology).sum())
+    assignment, load, capacity = parts.assignment, parts.assignment.load(), parts.recovering.capacity(parts)
+    return Outlook(
+        parts.measurements.topology(),
+        copies(parts),
+        stale(parts),
+        tuple(Node(name, capacity, load.get(name, 0.0)) for name in parts.members.nodes),
+        {task: assignment.cost(task) for task in assignment.tasks},
+        parts.settings.ceiling,
+        since(parts),
+    )
+
+
+def since(parts: Parts) -> tuple[int, int]:
+    """The head, and the checkpoint from which what is lost begins."""
+    return parts.answering.head, parts.checkpointing.durable
 
 
 def survive_of(parts: Parts) -> Survive:
@@ -93,7 +128,7 @@ def promised(parts: Parts) -> Floor | None:
         return None
     if survive != "domain" and survive >= len(nodes):
         return None
-    lacking = stale(parts, _most(parts))
+    lacking = stale(parts) if roomy(parts, _most(parts)) else 1.0
     return floor(parts.measurements.topology(), copies(parts), nodes, survive, lacking, explored=EXPLORED)
 
 

@@ -57,6 +57,9 @@ class JobConfig:
         least = self.settings.nodes + self.pool
         if self.max_nodes and self.max_nodes < least:
             raise Invalid(f"max_nodes must be at least nodes and pool together, {least}, got {self.max_nodes}")
+        survive = self.settings.survive
+        if isinstance(survive, int) and survive >= self.most_nodes:
+            raise Invalid(f"survive must be less than the number of nodes, {self.most_nodes}, got {survive}")
 
     @property
     def most_nodes(self) -> int:

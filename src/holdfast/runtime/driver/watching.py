@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import Invalid
 from holdfast.runtime.driver.ports import Failed, Timer
 from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.driver.telling import told
@@ -80,7 +81,9 @@ class Watching:
             return
         if isinstance(result, Failed):
             self._failures += 1
-            if self._failures >= TRIES:
+            if isinstance(result.error, Invalid):
+                driver.fail(result.error)  # a fault script asks for what is not there
+            elif self._failures >= TRIES:
                 driver.fail(RunFailed(f"the nodes cannot be watched any more: {told(result.error)}"))
             return
         self._failures = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,21 @@ class Recovery:
         }
 
 
+def losing(survive: int | str) -> str:
+    """What a floor speaks of, in words."""
+    few = {"domain": "a domain is lost", 1: "a node is lost"}
+    return few.get(survive) or f"any {survive} nodes are lost"
+
+
+def promise(events: Sequence[Mapping[str, Any]]) -> str:
+    """What stands promised at the end of a history: `if any 2 nodes are lost now: at least 0.610`; empty if nothing."""
+    ends = ("epoch", "nodes lost", "started", "stopped")
+    last = next((event for event in reversed(events) if event["kind"] in ends), None)
+    if last is None or last.get("floor") is None:
+        return ""
+    return f"if {losing(last['survive'])} now: at least {last['floor']:.3f}"
+
+
 TOGETHER = 1.0
 """Losses within so many seconds, with no answer between them, are one failure."""
 
@@ -82,7 +97,7 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "nodes lost" if open_ and _together(open_[-1], event):
                 open_[-1].nodes = [*open_[-1].nodes, *event["nodes"]]
                 open_[-1].down = [*open_[-1].down, *event["down"]]
-                open_[-1].promised = event.get("promised")  # for all of them together nothing was foretold
+                open_[-1].promised = event.get("promised")  # for all of them together
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
                 made.rates, made.promised = event.get("rates", {}), event.get("promised")

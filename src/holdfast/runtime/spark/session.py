@@ -121,6 +121,12 @@ def check_master(master: str) -> None:
     )
 
 
+def nodes_of(master: str) -> int | None:
+    """How many nodes a job has where nobody says: one by itself, as many as a local cluster; None: others know."""
+    cluster = _CLUSTER.fullmatch(master)
+    return 1 if is_local(master) else int(cluster[1]) if cluster else None
+
+
 def is_local(master: str) -> bool:
     """Whether driver and executor are one process, so that nodes are logical."""
     return _LOCAL.fullmatch(master) is not None

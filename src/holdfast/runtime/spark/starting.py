@@ -27,7 +27,7 @@ from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
-from holdfast.runtime.spark.session import is_local
+from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.source import StreamSource
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Sync, Writer
@@ -68,7 +68,7 @@ def start(
     listeners: Iterable[Listener] = (),
     ceiling: float = 1.0,
     patience: float = 10.0,
-    domains: Given = None,
+    domains: Given | Domains = None,
     survive: int | Literal["domain"] | None = None,
 ) -> Job:
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
@@ -101,7 +101,7 @@ def start(
     ``survive``: a ``budget`` is spent so that the answer is worth the most whichever so many nodes are lost, or
     whichever domain (``"domain"``); when None two, or one where there are only two or three.
     """
-    apart = Domains(domains)
+    apart = domains if isinstance(domains, Domains) else Domains(domains)
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     settings = Settings(
@@ -267,9 +267,4 @@ def _nodes(
 
 def _default_nodes(spark: SparkSession) -> int:
     context = spark.sparkContext
-    master = str(context.master)
-    if is_local(master):
-        return 1
-    if master.startswith("local-cluster["):
-        return int(master.removeprefix("local-cluster[").partition(",")[0])
-    return int(context.getConf().get("spark.executor.instances", "1") or 1)
+    return nodes_of(str(context.master)) or int(context.getConf().get("spark.executor.instances", "1") or 1)

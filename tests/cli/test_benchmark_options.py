@@ -1,0 +1,36 @@
+"""Scripts in benchmarks/ refuse what cannot be in one line, before they print or start anything."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("failover.py --matrix --pair 1,1", "--pair 1,1: two different nodes of 0 to 3 are needed, such as 1,2"),
+        ("failover.py --matrix --pair 1,4", "--pair 1,4: two different nodes of 0 to 3 are needed, such as 1,2"),
+        ("failover.py --matrix --seeds 0", "--seeds must be at least 1, got 0"),
+        ("failover.py --matrix --rate 0", "--rate must be at least 1, got 0"),
+        ("failover.py --repeat 0", "--repeat must be at least 1, got 0"),
+        ("before.py nosuch", "no commit 'nosuch' in "),
+        ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, *options = words.split()
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
+    told = capsys.readouterr()
+    assert ended.value.code == 2 and told.out == ""
+    assert f"{script}: error: {message}" in told.err.splitlines()[-1]
