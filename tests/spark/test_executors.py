@@ -24,12 +24,14 @@ from holdfast.cli import main
 from holdfast.cli.run import INTERRUPTED
 from holdfast.runtime.driver.requests import answers, ask
 from holdfast.runtime.history.history import read_history
+from holdfast.runtime.history.narrative import recoveries
 from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
 
 pytestmark = pytest.mark.spark
 
 OPTIONS = Options(epochs=10, rate=300, seed=9)
+RACKS = {"node-0": "a", "node-1": "b", "node-2": "b", "node-3": "a"}
 COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}".split()
 
 
@@ -37,13 +39,15 @@ COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """Two jobs, one after the other, on one Spark with four executors: the folder of both, the summary of the second.
 
-    The first is scaled while executors are killed; of the second two executors die at once.
+    The first is scaled while executors are killed; of the second two executors die at once, those of one domain.
     """
     folder = tmp_path_factory.mktemp("four")
+    (folder / "racks.json").write_text(json.dumps(RACKS))
     program = [sys.executable, str(Path(__file__).with_name("on_executors.py")), str(folder / "scaled")]
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
-        "--checkpoint-every", "3", "--replicas", "count/0", "--fault", "kill node-1,node-2 at epoch 4",
+        "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
+        "--fault", "kill domain b at epoch 4",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip
     with running(*second, program=program) as process:
@@ -56,8 +60,19 @@ def test_half_of_the_executors_die_and_the_answer_is_exact(four: tuple[Path, dic
     folder, summary = four[0] / "halved", four[1]
     assert final_counts(folder) == expected_counts(OPTIONS)
     assert sorted(summary["nodes_lost"]) == ["node-1", "node-2"]  # type: ignore[call-overload]
-    lost = next(event for event in read_history(folder) if event["kind"] == "nodes lost")
-    assert lost["epoch"] in (4, 5)
+    (failure,) = recoveries(read_history(folder))
+    assert failure.epoch == 4 and sorted(failure.nodes) == [node for node, rack in RACKS.items() if rack == "b"]
+
+
+def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tuple[Path, dict[str, object]]) -> None:
+    folder = four[0] / "halved"
+    (failure,) = recoveries(read_history(folder))
+    assert failure.down and failure.silent is None
+    rows = read_output(folder, "tentative").to_pylist()
+    assert rows and all(0 < row["fidelity"] <= 1 and row["epoch"] >= 4 for row in rows)
+    assert {row["task"] for row in rows} >= set(failure.down), "lost tasks answer too, from the checkpoint"
+    assert failure.promised is not None and failure.answered_fidelity is not None
+    assert 0 < failure.promised < 1 and abs(failure.promised - failure.answered_fidelity) <= 0.02
 
 
 def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(
