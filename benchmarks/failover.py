@@ -22,86 +22,21 @@ import argparse
 import json
 import os
 import re
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
-HOME = Path(pyspark.__file__).parent
-NODES = 4
-LOOPBACK = {
-    **os.environ,
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_LOCAL_HOSTNAME": "localhost",
-    "SPARK_HOME": str(HOME),
-    "PYSPARK_PYTHON": sys.executable,
-}
-
-
-@contextmanager
-def standalone(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A master and four workers; their processes, so that one can be killed."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    log = (folder / "cluster.log").open("w")
-    here = ["--host", "localhost", "--webui-port", "0"]
-
-    def launch(*words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([str(HOME / "bin/spark-class"), *words], env=LOOPBACK, stdout=log, stderr=log)
-
-    url = f"spark://localhost:{port}"
-    master = launch("org.apache.spark.deploy.master.Master", *here, "--port", str(port))
-    workers = []
-    for number in range(NODES):
-        size = ["--cores", "1", "--memory", "1400m", "--work-dir", str(folder / f"worker-{number}")]
-        workers.append(launch("org.apache.spark.deploy.worker.Worker", *here, *size, url))
-    while len(re.findall("Registering worker", (folder / "cluster.log").read_text())) < NODES:
-        time.sleep(0.1)
-    try:
-        yield url, workers
-    finally:
-        for process in [*workers, master]:
-            process.kill()
-            process.wait()
-
-
-def executors(application: str) -> dict[str, int]:
-    """Executor number to process number."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and application in words:
-            found[words[words.index("--executor-id") + 1]] = int(folder.name)
-    return found
-
-
-def parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+from standalone import LOOPBACK, NODES, executors, kill, standalone
 
 
 def kill_two(application: str, whole_nodes: bool) -> float:
     """SIGKILL two nodes at once; the moment."""
-    victims = [number for _, number in sorted(executors(application).items())[1:3]]
-    if whole_nodes:
-        victims = [parent(number) for number in victims] + victims
-    moment = time.time()
-    for number in victims:
-        os.kill(number, signal.SIGKILL)
-    return moment
+    return kill(application, sorted(executors(application))[1:3], whole_nodes)
 
 
 def stream_of(spark: Any, keys: int, rows: int) -> Any:
@@ -221,8 +156,8 @@ def once(system: str, cluster: str, keys: int, rows: int, kill_at: int, replicas
             return run_holdfast(master, keys, rows, kill_at, whole, folder, replicas)
 
         if whole:
-            with standalone(folder) as (url, _):
-                return go(url)
+            with standalone(folder) as made:
+                return go(made.url)
         return go(f"local-cluster[{NODES},1,1400]")
 
 
@@ -240,7 +175,7 @@ def main() -> None:
     parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--replicas", type=int, default=0, help="replicate so many of the four tasks")
-    parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes, on executors")
+    parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes; standalone")
     parser.add_argument("--workload", action="append", help="of the matrix; all of them if not given")
     parser.add_argument("--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six")
     parser.add_argument("--seeds", type=int, default=3, help="of the matrix: so many inputs")
@@ -266,6 +201,7 @@ def main() -> None:
             asked.seeds,
             asked.rate,
             [False] if asked.no_replicas else [False, True],
+            (asked.cluster or ["standalone"])[0],
         )
         return
     if asked.one:

@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-NODES = 4
+from standalone import NODES, Standalone, kill, standalone
+
 KILL_AT = 20
 """Windows of a minute that end every ten seconds close in this epoch, and running counts have a past."""
 DEADLINE = 120.0
@@ -80,46 +81,51 @@ def _close(one: tuple[float, ...], two: tuple[float, ...]) -> float:
     return 1.0 - min(1.0, statistics.mean(errors)) if errors else 1.0
 
 
-def trial(spark: Any, name: str, pair: tuple[int, int], budget: float | None, seed: int, rate: int) -> Outcome:
-    """One run: two executors are killed as an epoch begins; how it went on until it was exact again."""
-    from holdfast.runtime.faults import parse_faults
+def trial(
+    spark: Any, name: str, pair: tuple[int, int], budget: float | None, seed: int, rate: int, whole_nodes: bool
+) -> Outcome:
+    """One run: two nodes are killed when an epoch was answered; how it went on until it was exact again."""
     from holdfast.runtime.history.history import read_history
     from holdfast.runtime.history.outputs import read_output
     from holdfast.runtime.spark import start
     from holdfast.workloads import Options, workload
 
     chosen, folder = workload(name), Path(tempfile.mkdtemp(prefix="holdfast-matrix-"))
-    whole = threading.Event()
+    whole, reached = threading.Event(), threading.Event()
     lost: list[float] = []
 
     def listen(event: dict[str, Any]) -> None:
-        if event["kind"] == "nodes lost":
+        if event["kind"] == "answered" and event["epoch"] >= KILL_AT - 1:
+            reached.set()
+        elif event["kind"] == "nodes lost":
             lost.append(time.time())
         elif event["kind"] == "epoch" and lost and not event["absent"] and not event["tentative"]:
             whole.set()
 
-    script = parse_faults(f"kill node-{pair[0]},node-{pair[1]} at epoch {KILL_AT}")
     job = start(
         chosen.stream(spark, Options(rate=rate, seed=seed, epochs=1000)), chosen.pipeline(), store=folder, nodes=NODES,
-        budget=budget, faults=script, trigger="1 second", listeners=[listen],
+        budget=budget, trigger="1 second", listeners=[listen],
     )  # fmt: skip
     try:
+        reached.wait(DEADLINE)
+        nodes = job.driver.nodes
+        victims = [nodes[f"node-{number}"].incarnation for number in pair]
+        killed = kill(spark.sparkContext.applicationId, victims, whole_nodes)
         whole.wait(DEADLINE)
         job.stop()
         events = list(read_history(folder))
         tables = {kind: read_output(folder, kind) for kind in ("tentative", "final")}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return judged(name, pair, "none" if budget is None else "25 %", seed, events, tables)
+    return judged(name, pair, "none" if budget is None else "25 %", seed, killed, events, tables)
 
 
 def judged(
-    name: str, pair: tuple[int, int], replicas: str, seed: int, events: Iterable[dict[str, Any]],
+    name: str, pair: tuple[int, int], replicas: str, seed: int, killed: float, events: Iterable[dict[str, Any]],
     tables: dict[str, pa.Table],
 ) -> Outcome:  # fmt: skip
     """What the history and the outputs of a run say of its failure."""
     events = list(events)
-    killed = next(event["time"] for event in events if event["kind"] == "fault")
     place = next((number for number, event in enumerate(events) if event["kind"] == "nodes lost"), None)
     if place is None:
         return Outcome(name, pair, replicas, seed, None, None, None, None, None)
@@ -151,12 +157,36 @@ def judged(
     )  # fmt: skip
 
 
-def run(names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, budgets: Sequence[bool]) -> None:
-    """All of it on one local cluster; a line a run, then a table with medians and worst cases."""
+def run(
+    names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, budgets: Sequence[bool], where: str
+) -> None:
+    """All of it in one session; a line a run, then a table with medians and worst cases.
+
+    ``standalone``: worker and executor die together, and others come when the run is over, as on other machines;
+    ``local-cluster``: Spark starts new executors at once, which take CPU from the survivors.
+    """
+    if where == "standalone":
+        scratch = tempfile.TemporaryDirectory(prefix="holdfast-matrix-", ignore_cleanup_errors=True)
+        with scratch as folder, standalone(Path(folder)) as cluster:
+            _run(names, pairs, seeds, rate, budgets, cluster.url, cluster)
+    else:
+        _run(names, pairs, seeds, rate, budgets, f"local-cluster[{NODES},1,1024]", None)
+
+
+def _run(
+    names: Sequence[str],
+    pairs: Sequence[tuple[int, int]],
+    seeds: int,
+    rate: int,
+    budgets: Sequence[bool],
+    master: str,
+    cluster: Standalone | None,
+) -> None:
     from holdfast.runtime.spark import spark_session
     from holdfast.workloads import workload
 
-    spark = spark_session(f"local-cluster[{NODES},1,1024]", settings={"spark.sql.session.timeZone": "UTC"})
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.executor.memory": "1g"}
+    spark = spark_session(master, settings=settings if cluster is not None else {"spark.sql.session.timeZone": "UTC"})
     found: list[Outcome] = []
     for name in names:
         topology = workload(name).pipeline().coordinated
@@ -164,8 +194,11 @@ def run(names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate
         for replicated in budgets:
             for seed in range(seeds):
                 for pair in pairs:
-                    one = trial(spark, name, pair, quarter if replicated else None, seed, rate)
+                    budget = quarter if replicated else None
+                    one = trial(spark, name, pair, budget, seed, rate, cluster is not None)
                     found.append(one)
+                    if cluster is not None:
+                        cluster.workers(len(pair))
                     print(
                         f"{name:<20}{one.replicas:>6} seed {seed} nodes {pair[0]},{pair[1]}: next answer "
                         f"{_seconds(one.answer)}, fidelity {_share(one.fidelity)} (promised {_share(one.promised)}), "
