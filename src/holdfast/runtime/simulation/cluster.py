@@ -259,8 +259,8 @@ class SimulatedRunner:
             self._later(run, delay, partial(self._do, run, place, work))
 
     def _do(self, run: _Run, place: str, work: Callable[[Worker], None]) -> None:
-        node = run.nodes[place]
-        if not node.alive:
+        node = run.nodes.get(place)
+        if node is None or not node.alive:
             # It hangs until somebody notices; or Spark has lost a connection and ends the job before.
             if not run.over and self._random.random() < 0.3:
                 self._fail(run, "connection lost")
@@ -325,7 +325,9 @@ class SimulatedRunner:
         return self._topologies[plan.shape.version]
 
     def _duration(self, run: _Run, slot: Slot) -> float:
-        timing, node = self._nodes.timing, run.nodes[slot.place]
+        timing, node = self._nodes.timing, run.nodes.get(slot.place)
+        if node is None:
+            return timing.level  # another has come under its name before anybody noticed
         costs = self._topology(run.plan).operator
         units = sum(len(work.epochs) * costs[work.task.operator].costs[work.task.number] for work in slot.works)
         restores = sum(work.origin == "checkpoint" and work.start >= 0 for work in slot.works)
