@@ -132,7 +132,7 @@ def run(
         str | None,
         typer.Option(
             help="time after which nodes that are well answer tentatively for who is silent, such as 2s; or never; "
-            "4 times what epochs usually take by default, 1 s at least"
+            "2.5 times what epochs usually take by default, 1 s at least"
         ),
     ] = None,
     rejoin_after: Annotated[float, typer.Option(min=0, help="seconds until a lost logical node is replaced")] = 3.0,

@@ -16,11 +16,11 @@ from holdfast.runtime.messages import AnswerLate
 if TYPE_CHECKING:
     from holdfast.runtime.driver.driver import Driver
 
-USUAL = 20
+USUAL = 10
 """What is usual is the median of so many epochs."""
 FIRST = 5
 """So many epochs are needed to know it; before them nothing is late."""
-TIMES = 4.0
+TIMES = 2.5
 LEAST = 1.0
 ASKING = 0.5
 """To find out who is silent takes so long: it is begun so much before the time is up."""

@@ -86,7 +86,7 @@ def start(
     without tasks. ``shed_above``: an epoch may take so many seconds; rows beyond that are left out and
     counted, for sources that cannot wait. ``answer_within``: when an epoch is not answered after such a time ("2s", or
     seconds), executors that are well answer tentatively for those that are silent, who are not given up for that;
-    "never", or when None four times what epochs usually take, one second at least.
+    "never", or when None 2.5 times what epochs usually take, one second at least.
     ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
