@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--answer-within", help="as holdfast run has it; its default unless given")
     asked = parser.parse_args()
     if asked.repeat < 1:
-        parser.error(f"--repeat {asked.repeat}: at least one run is needed")
+        parser.error(f"--repeat must be at least 1, got {asked.repeat}")
     try:
         within_of(asked.answer_within, "--answer-within")
     except Invalid as error:

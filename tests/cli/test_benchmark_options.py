@@ -20,6 +20,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("failover.py --matrix --rate 0", "--rate must be at least 1, got 0"),
         ("failover.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("before.py nosuch", "no commit 'nosuch' in "),
+        ("hosts.py --repeat 0", "--repeat must be at least 1, got 0"),
+        ("hosts.py --answer-within soon", "--answer-within 'soon': a time is needed, such as 500ms, 2s"),
         ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
     ],
 )

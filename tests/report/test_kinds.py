@@ -53,7 +53,7 @@ def test_there_are_words_for_every_kind_that_the_code_tells() -> None:
 
 def histories() -> Iterator[list[Mapping[str, Any]]]:
     for make in CASES.values():
-        for seed in range(10):
+        for seed in (0, 1, 7):
             history: list[Mapping[str, Any]] = []
             assert attempt(make(seed), history=history) is None
             yield [event for event in history if "time" in event]

@@ -33,6 +33,7 @@ def test_those_who_are_well_answer_for_the_silent_one_and_keep_away_from_it() ->
     assert not driver.of(CancelRun), "the late run goes on"
     own, restored = works(run, "tentative")["A/0"], works(run, "tentative")["A/1"]
     assert (own[2], restored[2]) == ("fork", "checkpoint")
+    assert driver.coordinator.snapshot().silent == ("node-1",)
     assert driver.records("answer late")[0] == {"epoch": 5, "seconds": 1.5, "silent": ["node-1"], "alive": 2}
 
 
@@ -49,6 +50,7 @@ def test_a_stopgap_says_tentatively_what_it_is_worth_and_the_epoch_stays_open() 
     assert exact is not None
     driver.finish(exact)
     assert [each.kind for each in driver.of(Publish)] == ["final"] and driver.only(EpochDone).epoch == 5
+    assert driver.coordinator.snapshot().silent == ()
 
 
 def test_a_replica_stands_in_with_all_that_there_is() -> None:

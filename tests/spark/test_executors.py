@@ -39,7 +39,8 @@ COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """Two jobs, one after the other, on one Spark with four executors: the folder of both, the summary of the second.
 
-    The first is scaled while executors are killed; of the second two executors die at once, those of one domain.
+    The first is scaled while executors are killed; of the second two executors die at once, those of one domain, and
+    later one is frozen for a while.
     """
     folder = tmp_path_factory.mktemp("four")
     (folder / "racks.json").write_text(json.dumps(RACKS))
@@ -47,7 +48,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
         "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
-        "--fault", "kill domain b at epoch 4",
+        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 7s",
+        "--answer-within", "1500ms",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip
     with running(*second, program=program) as process:
@@ -73,6 +75,16 @@ def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tup
     assert {row["task"] for row in rows} >= set(failure.down), "lost tasks answer too, from the checkpoint"
     assert failure.promised is not None and failure.answered_fidelity is not None
     assert 0 < failure.promised < 1 and abs(failure.promised - failure.answered_fidelity) <= 0.02
+
+
+def test_an_executor_that_is_frozen_keeps_nobody_waiting(four: tuple[Path, dict[str, object]]) -> None:
+    events = list(read_history(four[0] / "halved"))
+    late = next(event for event in events if event["kind"] == "answer late" and "node-0" in event["silent"])
+    stood_in = next(event for event in events if event["kind"] == "stood in" and "node-0" in event["silent"])
+    exact = next(event for event in events if event["kind"] == "answered" and event["epoch"] == 8)
+    assert late["epoch"] == stood_in["epoch"] == 8 and 0 < stood_in["fidelity"] <= 1
+    assert late["time"] <= stood_in["time"] < exact["time"], "tentative while it is frozen, exact when it is back"
+    assert any(e["kind"] == "published" and e["run"] == stood_in["run"] and e["of"] == "tentative" for e in events)
 
 
 def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(

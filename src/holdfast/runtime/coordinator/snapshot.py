@@ -19,6 +19,7 @@ class Snapshot:
     ``scaling``: the operator that is being scaled, and how often that was begun. ``homes`` and ``positions``: where
     each primary lives and which epoch it has committed; ``replicas``: where they live, and how many epochs they miss.
     ``floor``: what the next answer is worth at least if so many nodes (or a domain) are lost, as of the last epoch.
+    ``silent``: nodes that hold the epoch at hand up.
     ``retain``: nodes keep what is younger; ``forks``: tentative branches that may still be asked for.
     """
 
@@ -45,6 +46,7 @@ class Snapshot:
     topology: Topology
     halted: bool
     floor: tuple[float, int | str] | None
+    silent: tuple[str, ...]
 
     @classmethod
     def of(cls, parts: Parts, halted: bool) -> Snapshot:
@@ -73,4 +75,5 @@ class Snapshot:
             topology=assignment.topology,
             halted=halted,
             floor=None if answering.floor is None else (answering.floor, survive_of(parts)),
+            silent=tuple(sorted(parts.standing_in.silent(parts))),
         )

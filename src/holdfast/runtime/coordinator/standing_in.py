@@ -98,6 +98,11 @@ class StandingIn:
             found[task] = copy
         return found
 
+    def silent(self, parts: Parts) -> frozenset[str]:
+        """Nodes that hold up the epoch at hand, by what was told last."""
+        epoch, nodes = self.told
+        return nodes if epoch == parts.answering.pending and epoch > parts.answering.head else frozenset()
+
     def check(self, parts: Parts) -> Iterable[str]:
         if (stopgap := parts.runs.of("stopgap")) is None:
             return

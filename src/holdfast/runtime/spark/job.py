@@ -60,6 +60,8 @@ class Job:
         seen = self.driver.snapshot
         if self._ended.is_set():
             message = "Stopped" if self._error is None else f"Failed: {self._error}"
+        elif seen.silent:
+            message = f"Waiting for {', '.join(seen.silent)}"
         elif seen.down:
             message = f"Recovering: {len(seen.down)} tasks are down"
         elif seen.behind:
@@ -77,6 +79,7 @@ class Job:
             "epoch": seen.head,
             "checkpoint": seen.checkpoint,
             "nodes": sorted(seen.nodes),
+            "silent": list(seen.silent),
             "down": [str(task) for task in seen.down],
             "tasks": dict(seen.tasks),
             "scaling": None if seen.scaling is None else {"operator": seen.scaling[0], "tries": seen.scaling[1]},
