@@ -112,3 +112,11 @@ def test_a_stream_that_ended_before_it_was_exact_never_was() -> None:
 def test_a_checkpoint_that_was_under_way_at_the_failure_says_nothing() -> None:
     events = [published(9.0), lost(10.0, "a", epoch=3), saved(10.1, 2), *answer(11.0, 3, 1)]
     assert recoveries(events)[0].exact_after is None
+
+
+def test_a_replica_that_takes_over_before_its_node_is_missed_belongs_to_the_failure() -> None:
+    promoted = {"time": 9.97, "kind": "promoted", "tasks": ["A/0"], "epoch": 3}
+    (failure,) = recoveries([promoted, lost(10.0, "node-1")])
+    assert failure.promoted == ["A/0"]
+    (failure,) = recoveries([{**promoted, "time": 2.0}, lost(10.0, "node-1")])
+    assert failure.promoted == []

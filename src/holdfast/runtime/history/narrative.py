@@ -83,6 +83,7 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
     open_: list[Recovery] = []
     begun: dict[int, dict[str, Any]] = {}
     final: Mapping[str, Any] | None = None
+    early: Mapping[str, Any] | None = None
     replayed = 0.0
     over = False
     for event in events:
@@ -101,10 +102,15 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
                 made.rates, made.promised = event.get("rates", {}), event.get("promised")
+                if early is not None and event["time"] - early["time"] < TOGETHER:
+                    made.promoted += early["tasks"]  # a state was missed before its node was
+                early = None
                 told.append(made)
                 open_.append(made)
             case "promoted" if open_:
                 open_[-1].promoted += event["tasks"]
+            case "promoted":
+                early = event
             case "nodes joined":
                 for each in open_:
                     each.joined.append({"after_s": _after(each, event), "nodes": event["nodes"]})
