@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,3 +41,24 @@ def spark() -> Iterator[Any]:
     session = spark_session("local[2]", name="holdfast-tests", settings={"spark.sql.session.timeZone": "UTC"})
     yield session
     session.stop()
+
+
+@pytest.fixture
+def holdfast(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command, called in this process: its exit code, what it answered and what it told meanwhile."""
+    from holdfast.cli import main
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        monkeypatch.setenv("COLUMNS", "120")
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
+
+    return run

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.cli import main
-
 JSON = ("--format", "json")
 SMALL = ["bargain-discovery", "--score", "total:gain", "--epochs", "4", "--rate", "5000", "--sections", "40"]
 SMALL += ["--offsets", "2", "--outages", "0.5,2"]
+Holdfast = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@dataclass(frozen=True)
-class Done:
-    """What the command, called in this process, ended with and said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Holdfast = Callable[..., Done]
-
-
-@pytest.fixture
-def holdfast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Holdfast:
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Done(code, *capsys.readouterr())
-
-    return run
-
-
-def answer(done: Done) -> dict[str, Any]:
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1
-    return json.loads(done.out)  # type: ignore[no-any-return]
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path, holdfast: Holdfast) -> None:
@@ -91,7 +63,7 @@ def _plan_by_it(folder: Path, asked: list[str], holdfast: Holdfast) -> None:
     assert plan["impact_removed"] == pytest.approx(sum(sorted(impacts.values())[-2:]) / sum(impacts.values()))
     assert plan["by_fidelity_alone"] == {"replicas": [], "fidelity": 0.0, "impact_removed": 0.0}
     assert plan["disagree"]
-    text = holdfast("plan", topology, "--assessment", str(folder), "--budget", "2").out
+    text = holdfast("plan", topology, "--assessment", str(folder), "--budget", "2").stdout
     assert "they disagree" in text
     path = folder / "plan.json"
     path.write_text(json.dumps(plan))
@@ -122,8 +94,8 @@ def test_a_pipeline_of_ones_own(tmp_path: Path, holdfast: Holdfast) -> None:
     own = answer(holdfast(*asked, "--input", str(rows), "--score", f"{file}:largest", "--cores", "2", *JSON))
     assert own["golden"] == 2.0
     missing = holdfast(*asked)
-    assert missing.code == 2
-    assert "no input; give --input FILE, or write batch(epoch)" in missing.err
+    assert missing.returncode == 2
+    assert "no input; give --input FILE, or write batch(epoch)" in missing.stderr
 
 
 @pytest.mark.parametrize(
@@ -151,10 +123,10 @@ def test_a_pipeline_of_ones_own(tmp_path: Path, holdfast: Holdfast) -> None:
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], message: str, holdfast: Holdfast) -> None:
     done = holdfast("assess", *arguments)
-    assert done.code == 2
-    assert message in done.err
-    assert done.err.count("\n") == 1
-    assert done.out == ""
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
 
 
 def test_plan_refuses_what_is_no_assessment(tmp_path: Path, holdfast: Holdfast) -> None:
@@ -167,5 +139,5 @@ def test_plan_refuses_what_is_no_assessment(tmp_path: Path, holdfast: Holdfast) 
         (["--assessment", str(tmp_path), "--budget", "1..3"], "--assessment: takes one budget"),
     ):
         done = holdfast("plan", str(topology), *arguments)
-        assert done.code == 2
-        assert message in done.err
+        assert done.returncode == 2
+        assert message in done.stderr

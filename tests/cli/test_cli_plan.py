@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-from holdfast.cli import main
 from holdfast.replication import PLANNERS, floor
 from holdfast.topology import read_topology
 
 EXAMPLES = Path("examples/topologies")
 INCIDENTS = str(EXAMPLES / "incidents.json")
 KEYS = {"algorithm", "budget", "cost", "replicas", "fidelity", "objective", "optimal"}
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture
-def holdfast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command in this process: what it printed where, and its exit code."""
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
-        monkeypatch.setenv("COLUMNS", "120")
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return Done(int(left.value.code or 0), out, err)
-
-    return run
+Call = Callable[..., CompletedProcess[str]]
 
 
 @pytest.mark.parametrize("algorithm", PLANNERS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast.cli import main
 
 
 @pytest.fixture
@@ -33,20 +32,16 @@ def begin() -> Iterator[Callable[..., holdfast.Job]]:
 
 @pytest.fixture
 def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    holdfast: Callable[..., CompletedProcess[str]],
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process, on the tests' Spark: its exit code, its answer, and what it told meanwhile."""
+    """The command on the tests' Spark."""
     for module in ("run", "demo"):
         monkeypatch.setattr(f"holdfast.cli.{module}.spark_on", lambda *_: nullcontext(request.getfixturevalue("spark")))
 
     def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return code, *capsys.readouterr()
+        done = holdfast(*words)
+        return done.returncode, done.stdout, done.stderr
 
     return run
