@@ -157,6 +157,10 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return []
 
 
+def answers(folder: Path) -> int:
+    return sum(event["kind"] == "answered" for event in history(folder))
+
+
 def wait_for(what: str, done: Any, process: subprocess.Popen[bytes], deadline: float) -> None:
     until = time.monotonic() + deadline
     while not done():
@@ -186,8 +190,7 @@ def one(trouble: Trouble, seed: int, within: str | None, shared: Path) -> dict[s
             "--out", str(store), "--quiet", *(["--answer-within", within] if within else []),
         ]  # fmt: skip
         job = begin(DRIVER, run, shared, logs / DRIVER)
-        answered = lambda: sum(e["kind"] == "answered" for e in history(store)) >= FAULT_AT  # noqa: E731
-        wait_for(f"epoch {FAULT_AT}", answered, job, START)
+        wait_for(f"epoch {FAULT_AT}", lambda: answers(store) >= FAULT_AT, job, START)
         hosts = WORKERS[: trouble.hosts]
         at = time.time()
         play(trouble, hosts)

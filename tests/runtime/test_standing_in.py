@@ -183,7 +183,7 @@ def test_a_silent_host_that_stays_silent_is_lost_and_everything_is_exact_in_the_
 
 
 @pytest.mark.parametrize(
-    "written, seconds", [("2s", 2.0), ("500 ms", 0.5), (3, 3.0), (None, None), ("never", float("inf"))]
+    "written, seconds", [("2s", 2.0), ("500 ms", 0.5), ("1.5", 1.5), (3, 3.0), (None, None), ("never", float("inf"))]
 )
 def test_a_deadline_as_people_write_it(written: str | float | None, seconds: float | None) -> None:
     assert within_of(written) == seconds

@@ -19,6 +19,7 @@ YOUNG = 5
 AMPLE = 1e12
 """A capacity that holds whatever there is."""
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s|seconds?|m|min|minutes?|h|hours?)")
 
 
@@ -36,7 +37,8 @@ def within_of(written: str | float | None, name: str = "answer_within") -> float
     if written is None or isinstance(written, (int, float)):
         seconds = written
     else:
-        seconds = float("inf") if written.strip() == "never" else seconds_of(written, name)
+        bare = f"{written}s" if _NUMBER.fullmatch(written.strip()) else written
+        seconds = float("inf") if written.strip() == "never" else seconds_of(bare, name)
     if seconds is not None and not seconds > 0:
         raise Invalid(f"{name} {written}: more than 0 seconds are needed, or the word never")
     return seconds
