@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from driving import chain, task
+from driving import chain, task, two_nodes, works
 from parts_alone import found, heard, kinds, nodes, only, report
 
 from holdfast.recovery import RecoveryPlan, recover
@@ -24,6 +24,7 @@ from holdfast.runtime.coordinator.facts import (
     Released,
     Reshaped,
 )
+from holdfast.runtime.coordinator.measurements import LIGHT
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import CapacityLifted, EpochArrived, Record, Run, Work
 from holdfast.runtime.shape import Shape
@@ -326,3 +327,25 @@ def test_the_scheduler_knows_whether_more_nodes_are_to_come(monkeypatch: pytest.
         ({task("A/1")}, 0.0, True),
         ({task("A/1")}, 1.5, False),
     ], "B/0 is placed in any case and has taken the room there was; then both nodes are there"
+
+
+@pytest.mark.parametrize("size", [LIGHT, LIGHT + 1])
+def test_after_the_first_answer_the_next_epoch_waits_for_a_small_state_alone(size: int) -> None:
+    """A short replay joins the next epoch, which is exact then; a large state is waited for by nobody."""
+    driver = two_nodes(capacity=1000.0, checkpoint_every=3)
+    driver.arrive(5)
+    run = driver.only(Run)
+    driver.done(run, *(replace(driver.report(work), state_bytes=size) for work in run.works))
+    assert driver.parts.checkpointing.durable == 2
+    driver.lose(1)
+    driver.arrive(6)
+    answer = driver.parts.runs.of("epoch")
+    assert answer is not None and works(answer, "tentative"), "first of all an answer"
+    driver.finish(answer)
+    driver.arrive(7)
+    waits = driver.parts.runs.of("epoch") is None
+    assert waits == (size <= LIGHT)
+    while waits and (replay := driver.parts.runs.of("replay")) is not None:
+        driver.finish(replay)
+    exact = driver.parts.runs.of("epoch")
+    assert exact is not None and len(works(exact)) == (4 if waits else 1)

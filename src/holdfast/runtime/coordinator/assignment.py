@@ -247,14 +247,16 @@ class Assignment:
                         copies.append(catch_up(task, copy, "exact" if lane == "exact" else "replica"))
         return copies
 
-    def near(self, copies: Sequence[CatchUp], head: int, epochs: int) -> list[CatchUp]:
+    def near(self, copies: Sequence[CatchUp], head: int, epochs: int, light: Collection[Task] = ()) -> list[CatchUp]:
         """Those of these copies that at most so many epochs part from the head, as all that is behind upstream of them.
 
-        One whose state is still to be restored is not near: that takes longer than a few epochs.
+        One whose state is still to be restored is near if that is ``light``: else it takes longer than a few epochs.
         """
 
         def close(copy: CatchUp) -> bool:
-            return head - copy.position <= epochs and (copy.origin != "checkpoint" or copy.position < 0)
+            light_one = copy.lane == "exact" and copy.task in light  # nobody waits for a replica
+            here = copy.origin != "checkpoint" or copy.position < 0 or light_one
+            return here and head - copy.position <= epochs
 
         far = np.zeros(len(self.topology.tasks), np.bool_)
         for copy in copies:

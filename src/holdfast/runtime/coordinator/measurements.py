@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MEMORY = 10
 """Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
-
-
+LIGHT = 16 << 20
+"""A state of so many bytes comes from the store within a tenth of a second or so."""
 LEAST_COST = 1e-3
 RATES_TOLD = 500
 """The history has measured rates for jobs of up to so many tasks."""
@@ -33,7 +33,7 @@ class Measurements:
     """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured.
 
     ``before``: the topology with the rates measured before the last failure, and ``memory``: what answers rest on, by
-    which fidelity is told.
+    which fidelity is told. ``light``: tasks whose state is restored in no time.
     """
 
     def __init__(self, topology: Topology, memory: Memory, weighs: bool = True) -> None:
@@ -45,6 +45,7 @@ class Measurements:
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
         self._keys: dict[Task, NDArray[np.float64]] = {}
+        self.light: set[Task] = set()
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -74,6 +75,7 @@ class Measurements:
         self._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
         self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
         self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
+        self.light = {task for task in self.light if untouched(task)}
         self.before = self.topology()
 
     def rates(self) -> dict[str, list[float]]:
@@ -96,6 +98,7 @@ class Measurements:
 
     def task(self, task: Task, report: Report, epochs: int) -> None:
         self._add(task, report.rows_out, report.seconds, epochs)
+        (self.light.add if report.state_bytes <= LIGHT else self.light.discard)(task)
         if report.keys:
             self._tallied(task, report.keys)
 

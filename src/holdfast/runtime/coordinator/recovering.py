@@ -208,7 +208,8 @@ class Recovering:
 
     def joins(self, behind: Sequence[CatchUp], parts: Parts) -> bool:
         """Whether to hold the epoch for some of those behind: a short replay brings them up, and it can begin."""
-        near = parts.assignment.near(behind, parts.answering.head, parts.settings.handover)
+        light = parts.measurements.light
+        near = parts.assignment.near(behind, parts.answering.head, parts.settings.handover, light)
         replaying = parts.runs.replaying
         free = parts.runs.of("replay") is None
         return bool(near) and (free or any((copy.task, copy.lane) in replaying for copy in near))
@@ -234,7 +235,7 @@ class Recovering:
         if self.waits(parts):
             return
         behind = assignment.behind(head)
-        behind = assignment.near(behind, head, parts.settings.handover) or behind
+        behind = assignment.near(behind, head, parts.settings.handover, parts.measurements.light) or behind
         epoch = parts.runs.of("epoch")
         at_work = epoch.works if epoch is not None else ()
         taken = {(work.task, work.node) for work in at_work if work.lane in ("exact", "replica")}
