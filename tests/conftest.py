@@ -7,14 +7,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 # A JVM of a test lives for seconds: to compile its code thoroughly takes longer than that saves.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(name, SHORT_LIVED)
+CLASSES = Path(sys.prefix, "spark.jsa")  # made by make setup
+for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    classes = CLASSES.is_file() and name != "SPARK_LAUNCHER_OPTS"
+    os.environ.setdefault(name, f"{SHORT_LIVED} -XX:SharedArchiveFile={CLASSES}" if classes else SHORT_LIVED)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -79,11 +79,10 @@ class Trial:
 
 def main() -> None:
     folder, command = Path(sys.argv[1]), sys.argv[2:]
-    spark = spark_session(MASTER, name="on-executors", settings={"spark.driver.memory": "2g"})
+    settings = {"spark.driver.memory": "2g", "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")}
+    spark = spark_session(MASTER, name="on-executors", settings=settings)
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
-    os.chdir(
-        folder.parent
-    )  # executors have working folders of their own, so a relative store is the driver's to resolve
+    os.chdir(folder.parent)  # executors have working folders of their own: a relative store is the driver's to resolve
     job = start(
         stream.load().select("value"), counts(), store=folder.name, nodes=4, checkpoint_every=2, rebalance=False
     )
