@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from standalone import NODES, Standalone, kill, standalone
+from standalone import ARCHIVE, NODES, Standalone, kill, standalone
 
 KILL_AT = 20
 """Windows of a minute that end every ten seconds close in this epoch, and running counts have a past."""
@@ -188,27 +188,31 @@ def _run(
     from holdfast.runtime.spark import spark_session
     from holdfast.workloads import workload
 
-    settings = {"spark.sql.session.timeZone": "UTC", "spark.executor.memory": "1g"}
-    spark = spark_session(master, settings=settings if cluster is not None else {"spark.sql.session.timeZone": "UTC"})
+    settings = {"spark.sql.session.timeZone": "UTC"}
+    if cluster is not None:
+        settings |= {"spark.executor.memory": "1g", "spark.executor.extraJavaOptions": ARCHIVE}
+    spark = spark_session(master, settings=settings)
     found: list[Outcome] = []
-    for name in names:
-        topology = workload(name).pipeline().coordinated
-        quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
-        for replicated in budgets:
-            for seed in range(seeds):
-                for pair in pairs:
-                    budget = quarter if replicated else None
-                    one = trial(spark, name, pair, budget, seed, rate, cluster is not None)
-                    found.append(one)
-                    if cluster is not None:
-                        cluster.workers(len(pair))
-                    print(
-                        f"{name:<20}{one.replicas:>6} seed {seed} nodes {pair[0]},{pair[1]}: next answer "
-                        f"{_seconds(one.answer)}, fidelity {_share(one.fidelity)} (promised {_share(one.promised)}), "
-                        f"accuracy {_share(one.accuracy)}, exact {_seconds(one.exact)}",
-                        flush=True,
-                    )
+    try:
+        for seed, pair, name, replicated in product(range(seeds), pairs, names, budgets):
+            topology = workload(name).pipeline().coordinated
+            quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
+            one = trial(spark, name, pair, quarter if replicated else None, seed, rate, cluster is not None)
+            found.append(one)
+            print(
+                f"{name:<20}{one.replicas:>6} seed {seed} nodes {pair[0]},{pair[1]}: next answer "
+                f"{_seconds(one.answer)}, fidelity {_share(one.fidelity)} (promised {_share(one.promised)}), "
+                f"accuracy {_share(one.accuracy)}, exact {_seconds(one.exact)}",
+                flush=True,
+            )
+            if cluster is not None:
+                cluster.workers(len(pair))
+    finally:
+        _table(found)  # of what there is, if it was broken off
     spark.stop()
+
+
+def _table(found: Sequence[Outcome]) -> None:
     print("\n| workload | replicas | runs | next answer, worst | fidelity, worst | accuracy, worst | exact, worst |")
     print("|---|---|---|---|---|---|---|")
     for (name, replicas), runs in Counter((one.workload, one.replicas) for one in found).items():

@@ -24,13 +24,14 @@ for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where tests run in several processes (-n), all that start a JVM share one: there is one Spark for the run.
 
+    Those that start programs with a Spark of their own are a group too: one after the other, beside the rest.
     What is long is run where it is asked for: -m long.
     """
     if "long" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long") is not None])
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if item.get_closest_marker("spark") is not None:
+        if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 

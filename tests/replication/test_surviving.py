@@ -171,6 +171,20 @@ def test_a_replica_is_out_of_its_primarys_domain_where_there_is_another() -> Non
     assert plan_surviving(PAIR, 2, racks[:1], 1, {A0: "a1"}).replicas == {}
 
 
+def test_replicas_of_one_tree_apart_from_each_other_survive_no_loss_that_they_would_not_survive_together() -> None:
+    """A tree is whole while each of its tasks has a copy: in two domains there are two whose loss breaks it."""
+    tree = Topology((Operator("S"), Operator("A"), Operator("B")), (Stream("S", "A", "full"), Stream("A", "B", "full")))
+    first, last = Task("A", 0), Task("B", 0)
+
+    def left(homes: Sequence[str], lost: Sequence[str]) -> float:
+        down = [task for task, home in zip((first, last), homes, strict=True) if {"x", home} <= set(lost)]
+        return float(objectives(tree, tree.mask(down))[0])
+
+    losses = [lost for count in range(4) for lost in combinations("xyz", count)]
+    together, apart = ([left(homes, lost) for lost in losses] for homes in ("yy", "yz"))
+    assert all(one >= other for one, other in zip(together, apart, strict=True)) and sum(together) > sum(apart)
+
+
 def test_nodes_take_no_more_than_there_is_room_for() -> None:
     nodes = [Node("x", 2.0), Node("y", 2.0, load=0.5), Node("z", 1.0)]
     found = plan_surviving(PAIR, 2, nodes, 1, {A0: "x", A1: "x"})

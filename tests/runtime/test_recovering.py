@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from driving import chain, task, two_nodes, works
+from driving import Driver, chain, task, two_nodes, works
 from parts_alone import found, heard, kinds, nodes, only, report
 
 from holdfast.recovery import RecoveryPlan, recover
@@ -24,7 +24,7 @@ from holdfast.runtime.coordinator.facts import (
     Released,
     Reshaped,
 )
-from holdfast.runtime.coordinator.measurements import LIGHT
+from holdfast.runtime.coordinator.measurements import LIGHT, READ
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.messages import CapacityLifted, EpochArrived, Record, Run, Work
 from holdfast.runtime.shape import Shape
@@ -329,7 +329,10 @@ def test_the_scheduler_knows_whether_more_nodes_are_to_come(monkeypatch: pytest.
     ], "B/0 is placed in any case and has taken the room there was; then both nodes are there"
 
 
-@pytest.mark.parametrize("size", [LIGHT, LIGHT + 1])
+LARGEST = int(LIGHT * READ)
+
+
+@pytest.mark.parametrize("size", [LARGEST, LARGEST + 1])
 def test_after_the_first_answer_the_next_epoch_waits_for_a_small_state_alone(size: int) -> None:
     """A short replay joins the next epoch, which is exact then; a large state is waited for by nobody."""
     driver = two_nodes(capacity=1000.0, checkpoint_every=3)
@@ -344,8 +347,57 @@ def test_after_the_first_answer_the_next_epoch_waits_for_a_small_state_alone(siz
     driver.finish(answer)
     driver.arrive(7)
     waits = driver.parts.runs.of("epoch") is None
-    assert waits == (size <= LIGHT)
+    assert waits == (size <= LARGEST)
     while waits and (replay := driver.parts.runs.of("replay")) is not None:
         driver.finish(replay)
     exact = driver.parts.runs.of("epoch")
     assert exact is not None and len(works(exact)) == (4 if waits else 1)
+
+
+def sized(driver: Driver, epoch: int, size: int, took: float = 0.0, restored: int = 0) -> None:
+    """An epoch after which states have so many bytes; the first came from the store then, with as many as said."""
+    driver.arrive(epoch)
+    run = driver.only(Run)
+    reports = [replace(driver.report(work), state_bytes=size) for work in run.works]
+    if took:
+        reports[0] = replace(reports[0], restored=took, state_bytes=restored)
+    driver.done(run, *reports)
+
+
+@pytest.mark.parametrize(
+    ("size", "took", "restored", "within", "waits"),
+    [
+        (int(READ), 0.0, 0, 2.0, True),
+        (int(READ * 3), 0.0, 0, 2.0, False),  # by what a store is taken to give
+        (int(READ * 3), 1.0, int(READ * 6), 2.0, True),  # this one gives more,
+        (int(READ), 1.0, int(READ / 4), 2.0, False),  # and this one less,
+        (1000, 3.0, 1000, 2.0, False),  # or it is far away
+        (1000, 3.0, 1000, float("inf"), True),
+    ],
+)
+def test_an_answer_waits_for_no_state_that_takes_longer_than_it_may_take_itself(
+    size: int, took: float, restored: int, within: float, waits: bool
+) -> None:
+    driver = two_nodes(capacity=1000.0, checkpoint_every=3, restore_within=within)
+    sized(driver, 5, size, took, restored)
+    sized(driver, 6, size)
+    (plan,) = [each.fields for each in driver.lose(1) if isinstance(each, Record) and each.kind == "recovery plan"]
+    driver.arrive(7)
+    answer = driver.parts.runs.of("epoch")
+    assert answer is not None and answer.works, "those who are there answer"
+    assert any(work.origin == "checkpoint" for work in answer.works) == waits
+    assert ("answers do without" in plan["why"]) == (not waits)
+    driver.finish(answer)
+    assert driver.parts.runs.of("replay") is not None, "what nobody waits for is restored all the same"
+
+
+def test_a_state_that_takes_long_is_waited_for_where_nobody_else_has_an_answer() -> None:
+    driver = Driver(chain(1, 1), nodes=2, capacity=1000.0, checkpoint_every=3, restore_within=0.1)
+    driver.join(0, 1)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    sized(driver, 5, int(READ))
+    driver.lose(int(driver.home("A/0").removeprefix("node-")))
+    driver.arrive(6)
+    answer = driver.parts.runs.of("epoch")
+    assert answer is not None and works(answer, "tentative") == {"A/0": (6, 6, "checkpoint")}

@@ -28,7 +28,7 @@ from holdfast.runtime.history.narrative import recoveries
 from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 
 OPTIONS = Options(epochs=10, rate=300, seed=9)
 RACKS = {"node-0": "a", "node-1": "b", "node-2": "b", "node-3": "a"}

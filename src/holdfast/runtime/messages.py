@@ -285,6 +285,8 @@ class Report:
     """Now and then: how many rows came for each of some equal parts of the task's keys."""
     time: int | None = None
     """Of a source: the newest event time of its rows, less the delay, in microseconds."""
+    restored: float = 0.0
+    """Seconds that it took to bring the state from the store; 0 where it was not needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ HANDOVER = 3
 """Copies at most this many epochs behind are brought up before the next epoch begins, so that they join it."""
 YOUNG = 5
 """In a young job a checkpoint is due when so small a part (one over it) of all epochs is not in one."""
+RESTORE_WITHIN = 5.0
+"""Seconds that an answer waits at most for a state from the store, where no deadline was given."""
 AMPLE = 1e12
 """A capacity that holds whatever there is."""
 
@@ -53,7 +55,8 @@ class Settings:
     without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
     ``ceiling``: the share of a node's capacity that recovery may fill. ``young``: checkpoints come sooner in the first
     epochs, so that what is not in one is never much of all there was. ``survive``: replicas are planned for the loss of
-    so many nodes, or of a domain; None: of two, or of one where there are only two or three.
+    so many nodes, or of a domain; None: of two, or of one where there are only two or three. ``restore_within``: no
+    answer waits longer, in seconds, until a state that was lost is back from the store.
     """
 
     nodes: int = 1
@@ -70,6 +73,7 @@ class Settings:
     ceiling: float = 1.0
     young: bool = False
     survive: int | Literal["domain"] | None = None
+    restore_within: float = RESTORE_WITHIN
 
     def checkpoint_due(self, head: int, age: int) -> bool:
         """Whether the newest checkpoint is too old: so many epochs, of all up to the head."""

@@ -233,9 +233,9 @@ class Answering:
         exact, said_by = assignment.exact(epoch, self.head), self.output_tasks(assignment.topology)
         measured, memory, number = parts.measurements.before, parts.measurements.memory, parts.runs.next
         mute = self.mute if self.failed else self.mute | assignment.cold
-        works = [
-            *exact_works(assignment, exact, epoch, parts.recovering.keep),
-            *tentative_works(
+        works = exact_works(assignment, exact, epoch, parts.recovering.keep)
+        for unasked in (parts.measurements.dear(parts.settings.restore_within), ()):
+            tentative = tentative_works(
                 assignment.topology,
                 assignment.primaries,
                 self.forks,
@@ -246,8 +246,11 @@ class Answering:
                 memory,
                 mute,
                 said_by,
-            ),
-        ]
+                unasked,
+            )
+            if any(work.task in said_by for work in (*works, *tentative)):
+                break  # somebody answers without them
+        works += tentative
         if not works:
             return
         if not any(work.task in said_by for work in works):

@@ -93,13 +93,14 @@ def tentative_works(
     memory: Memory,
     mute: Collection[Task],
     output_tasks: Collection[Task],
+    dear: Collection[Task] = (),
 ) -> list[Work]:
     """Tasks that cannot be exact go on upon a fork, with what is left, if anything of the sources is.
 
     A fork begins from the newest exact state that there is: the node's own, or after a loss the last checkpoint; or it
     goes on where it was, if it has seen more. ``run`` names the forks that begin now; ``measured``: the topology with
-    the rates by which fidelity is told; ``mute``: tasks that cannot cope with incomplete input. Works that no query
-    would hear are left out.
+    the rates by which fidelity is told; ``mute``: tasks that cannot cope with incomplete input; ``dear``: those whose
+    state nobody waits for if it has to come from the store. Works that no query would hear are left out.
     """
     works: list[Work] = []
     loss = np.zeros((1, len(exact)))
@@ -124,7 +125,7 @@ def tentative_works(
             if fork is not None and goes_on and operator.stateful:
                 further = memory.told(task.operator, fork, given, epoch)
                 goes_on, told = further >= told, max(further, told)
-            if told <= 0:
+            if told <= 0 or (not goes_on and copy.fresh and task in dear):
                 continue
             loss[0, index] = 1.0 - told
             origin: Origin = "local" if goes_on else "checkpoint" if copy.fresh else "fork"

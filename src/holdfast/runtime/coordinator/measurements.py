@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 MEMORY = 10
 """Rates and costs are those of about so many epochs: a window closes now and then, and says nothing in between."""
-LIGHT = 16 << 20
-"""A state of so many bytes comes from the store within a tenth of a second or so."""
+LIGHT = 0.1
+"""A state that comes from the store within so many seconds is waited for."""
+WIDE = 1 << 20
+"""What takes less than so many bytes shows how far the store is; what takes more shows how much it gives a second."""
+READ = 160e6
+"""Bytes a second that a store is taken to give until one was read."""
 LEAST_COST = 1e-3
 RATES_TOLD = 500
 """The history has measured rates for jobs of up to so many tasks."""
@@ -33,7 +37,7 @@ class Measurements:
     """Output rates in rows an epoch, and CPU seconds an epoch; declared rates stand until something is measured.
 
     ``before``: the topology with the rates measured before the last failure, and ``memory``: what answers rest on, by
-    which fidelity is told. ``light``: tasks whose state is restored in no time.
+    which fidelity is told.
     """
 
     def __init__(self, topology: Topology, memory: Memory, weighs: bool = True) -> None:
@@ -45,7 +49,9 @@ class Measurements:
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
         self._keys: dict[Task, NDArray[np.float64]] = {}
-        self.light: set[Task] = set()
+        self._sizes: dict[Task, int] = {}
+        self._far: float | None = None
+        self._read: float | None = None
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -54,6 +60,8 @@ class Measurements:
             case ReplicasPlanned():
                 self.weigh(parts)
             case Committed(run, reports, counted) if run.settled:
+                for report in reports:
+                    self._restored(report)
                 for work, report in counted if parts.assignment.all_up else ():
                     if work.lane in ("exact", "replica") and parts.assignment.holds(work):
                         self.task(work.task, report, len(work.epochs))
@@ -75,7 +83,7 @@ class Measurements:
         self._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
         self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
         self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
-        self.light = {task for task in self.light if untouched(task)}
+        self._sizes = {task: size for task, size in self._sizes.items() if untouched(task)}
         self.before = self.topology()
 
     def rates(self) -> dict[str, list[float]]:
@@ -98,9 +106,31 @@ class Measurements:
 
     def task(self, task: Task, report: Report, epochs: int) -> None:
         self._add(task, report.rows_out, report.seconds, epochs)
-        (self.light.add if report.state_bytes <= LIGHT else self.light.discard)(task)
+        self._sizes[task] = report.state_bytes
         if report.keys:
             self._tallied(task, report.keys)
+
+    def _restored(self, report: Report) -> None:
+        """Each restore counts as much as all before it: stores are slow at times."""
+        took, size = report.restored, report.state_bytes
+        if took > 0 and size < WIDE:
+            self._far = took if self._far is None else (self._far + took) / 2
+        elif took > 0:
+            speed = size / max(took - (self._far or 0.0), 1e-3)
+            self._read = speed if self._read is None else (self._read + speed) / 2
+
+    def restoring(self, task: Task) -> float:
+        """The seconds that its state would take from the store, by what others took."""
+        return (self._far or 0.0) + self._sizes.get(task, 0) / (self._read or READ)
+
+    @property
+    def light(self) -> set[Task]:
+        """Tasks whose state is restored in no time."""
+        return {task for task in self._sizes if self.restoring(task) <= LIGHT}
+
+    def dear(self, within: float) -> set[Task]:
+        """Tasks whose state takes longer to restore than an answer waits."""
+        return {task for task, size in self._sizes.items() if size and self.restoring(task) > within}
 
     def _tallied(self, task: Task, counts: Sequence[int]) -> None:
         """Each tally weighs half of all before it together: load wanders."""

@@ -65,6 +65,7 @@ def stale(parts: Parts) -> NDArray[np.float64]:
         span = topology.span[operator.name]
         told = memory.told(operator.name, begun, 1.0, epoch) if operator.stateful else 1.0
         lacking[span] = 1.0 - told
+    lacking[topology.mask(parts.measurements.dear(parts.settings.restore_within))] = 1.0
     return lacking
 
 

@@ -175,9 +175,19 @@ class Recovering:
             queries=[str(task) for task in completed],
             still_down=sorted(str(task) for task in assignment.down),
             why=f"{len(placed)} of {len(down)} tasks that are down fit into a capacity of {capacity:g}; "
-            f"{plan.algorithm} completes {len(completed)} query partitions with them",
+            f"{plan.algorithm} completes {len(completed)} query partitions with them{self._unasked(placed, parts)}",
             epoch=self.failed_at,
         )
+
+    def _unasked(self, placed: Iterable[Task], parts: Parts) -> str:
+        """Whom the next answers do without, although it has a place."""
+        within, measured = parts.settings.restore_within, parts.measurements
+        dear = sorted(measured.dear(within).intersection(placed), key=parts.assignment.topology.index.__getitem__)
+        if not dear or parts.checkpointing.durable < 0:
+            return ""
+        named = ", ".join(map(str, dear[:5])) + (f" and {len(dear) - 5} more" if len(dear) > 5 else "")
+        longest = max(map(measured.restoring, dear))
+        return f"; answers do without {named} meanwhile: to restore that would take {longest:.1f} s of {within:g} s"
 
     def capacity(self, parts: Parts) -> float:
         """What a node may carry."""

@@ -246,9 +246,14 @@ class SimulatedRunner:
         mine = {work.task for work in slot.works}
         sent, reports = worker.work(run.plan, slot, [block for block in share if block.receiver in mine])
         run.blocks += sent
-        costs, unit = self._topology(run.plan).operator, self._nodes.timing.unit
+        costs, timing = self._topology(run.plan).operator, self._nodes.timing
         run.reports += [
-            replace(report, seconds=costs[report.task.operator].costs[report.task.number] * unit) for report in reports
+            replace(
+                report,
+                seconds=costs[report.task.operator].costs[report.task.number] * timing.unit,
+                restored=timing.restore if report.restored else 0.0,
+            )
+            for report in reports
         ]
 
     def _stage(self, run: _Run, works: Sequence[tuple[str, float, Callable[[Worker], None]]]) -> None:

@@ -37,7 +37,7 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
     faults.append(Fault("join", When(seconds=round(span + draw.uniform(1, 20), 3)), tuple(names)))
     return FaultSchedule(
         topology,
-        _settings(draw, topology, nodes),
+        replace(_settings(draw, topology, nodes), restore_within=Random(f"{seed} dear").choice((5.0, 5.0, 0.01))),
         nodes,
         epochs,
         tuple(faults),
@@ -253,6 +253,7 @@ def simpler(schedule: FaultSchedule) -> list[FaultSchedule]:
         "parallel_recovery",
         "rebalance",
         "standby",
+        "restore_within",
     ):
         usual = replace(settings, **{what: getattr(plain, what)})
         found += [replace(schedule, settings=usual)] if usual != settings else []

@@ -20,7 +20,7 @@ from holdfast.runtime.driver.ports import Listener, Ports, Sink
 from holdfast.runtime.driver.requests import asked
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.history.history import NAME, History
-from holdfast.runtime.settings import RecoveryMode, Settings, within_of
+from holdfast.runtime.settings import RESTORE_WITHIN, RecoveryMode, Settings, within_of
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
@@ -101,7 +101,7 @@ def start(
     ``survive``: a ``budget`` is spent so that the answer is worth the most whichever so many nodes are lost, or
     whichever domain (``"domain"``); when None two, or one where there are only two or three.
     """
-    apart = domains if isinstance(domains, Domains) else Domains(domains)
+    apart, within = domains if isinstance(domains, Domains) else Domains(domains), within_of(answer_within)
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     settings = Settings(
@@ -117,6 +117,7 @@ def start(
         standby=pool,
         ceiling=ceiling,
         survive=survive,
+        restore_within=RESTORE_WITHIN if within is None else within,
     )
     if sink is not None and not outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
@@ -136,7 +137,7 @@ def start(
         verify=verify,
         memory_limit=memory_limit,
         shed_above=shed_above,
-        answer_within=within_of(answer_within),
+        answer_within=within,
         elastic=elastic,
         max_nodes=max_nodes or 0,
         pool=pool,

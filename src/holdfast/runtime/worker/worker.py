@@ -175,17 +175,18 @@ class Worker:
         counters: dict[str, int] = {}
         rows_in = rows_out = 0
         keys: list[int] = []
+        took: list[float] = []
 
         def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
             seconds = time.process_time() - began
             size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
-                outputs, message, keys,
+                outputs, message, keys, restored=sum(took),
             )  # fmt: skip
 
         try:
-            state = self._state(plan, work)
+            state = self._state(plan, work, took)
             for epoch in work.epochs:
                 blocks = once(waiting.get((task, epoch), ()))
                 if absent := absent_barrier(pipeline.topology, plan, task, epoch, blocks):
@@ -235,19 +236,25 @@ class Worker:
             self.store.files, label, kind, epoch, str(work.task), rows, work.fidelity, self.context.sync.outputs
         )
 
-    def _state(self, plan: RunPlan, work: Work) -> TaskState:
-        """The version that a work starts from; VersionMissing if this node does not have it."""
+    def _state(self, plan: RunPlan, work: Work, took: list[float]) -> TaskState:
+        """The version that a work starts from; VersionMissing if this node does not have it.
+
+        ``took`` gets the seconds that the store needed for it.
+        """
         declared = self.context.pipeline
         schemas = declared.state_schemas(work.task.operator)
         if not schemas:
             return TaskState(work.start)
         branch, versions = branch_of(work), self.versions(plan.folders[work.node])
         if work.origin == "checkpoint":
+            began = time.perf_counter()
             if work.start < 0:
                 state = TaskState.empty(schemas, -1)
             else:
                 state = restored(self.store, declared, plan.shape, work.task, work.start)
             versions.begin(branch, work.task, state, plan.run)
+            if work.start >= 0:
+                took.append(time.perf_counter() - began)
         elif work.origin == "fork":
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
         else:
