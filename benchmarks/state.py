@@ -41,6 +41,7 @@ from holdfast.state import (
     Sync,
     TaskState,
 )
+from holdfast.state.files import open_files
 from holdfast.state.journal import piece_name
 from holdfast.state.output import place, stage
 
@@ -141,7 +142,14 @@ def checkpoints(size: int, changed: int, epochs: int, directory: Path) -> None:
     found: list[TaskState] = []
     again = [spent(lambda: found.append(Store(directory / "store").restore("O/0")[0])) for _ in range(5)]
     assert found[-1]["t"] == state["t"]
-    line(f"restore from {chain} files", again, f"{size:,} keys, checksums verified")
+    line(f"restore from {chain} files", again, f"{size:,} keys, {found[-1].nbytes:,} bytes, checksums verified")
+    node = LocalState(open_files(str(directory / "restored")))
+
+    def kept() -> None:
+        node.forget("O/0")
+        node.restore("O/0", found[-1], 1)
+
+    line("kept on the node", [spent(kept) for _ in range(5)])
 
 
 def ratio(ours: Sequence[Spent], theirs: Sequence[Spent]) -> float:
