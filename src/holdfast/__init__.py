@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from holdfast.assessment import assess
     from holdfast.fidelity import output_fidelity
     from holdfast.operators import Operator, Pipeline
+    from holdfast.queries import writeStream
     from holdfast.recovery import schedule
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
@@ -30,12 +31,14 @@ __all__ = [
     "schedule",
     "spark_session",
     "start",
+    "writeStream",
 ]
 
 _ROOMS = {
     "holdfast.assessment": ("assess",),
     "holdfast.fidelity": ("output_fidelity",),
     "holdfast.operators": ("Operator", "Pipeline"),
+    "holdfast.queries": ("writeStream",),
     "holdfast.recovery": ("schedule",),
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),

@@ -132,6 +132,17 @@ def clear_staged(files: Files, keep: Callable[[str], bool] = lambda _: False) ->
     return len(gone)
 
 
+def forget(files: Files, kind: Kind, until: int) -> int:
+    """Delete the outputs of a kind up to this epoch, with their checksums; how many."""
+    proofs = sums(files, kind)
+    gone = [path for (epoch, _), path in written(files, kind).items() if epoch <= until]
+    for path in gone:
+        files.delete(path)
+        for proof in proofs.get(path, ()):
+            files.delete(_sum_name(kind, path, proof))
+    return len(gone)
+
+
 def verify(files: Files, after: int) -> list[str]:
     """Delete final outputs of epochs later than ``after`` that are not whole, so that replay makes them again.
 

@@ -19,7 +19,8 @@ class Snapshot:
     ``scaling``: the operator that is being scaled, and how often that was begun. ``homes`` and ``positions``: where
     each primary lives and which epoch it has committed; ``replicas``: where they live, and how many epochs they miss.
     ``floor``: what the next answer is worth at least if so many nodes (or a domain) are lost, as of the last epoch.
-    ``silent``: nodes that hold the epoch at hand up.
+    ``silent``: nodes that hold the epoch at hand up. ``final``: every task has said its last word up to this epoch, and
+    it is in its place; None while something is down or on its way.
     ``retain``: nodes keep what is younger; ``forks``: tentative branches that may still be asked for.
     """
 
@@ -47,6 +48,7 @@ class Snapshot:
     halted: bool
     floor: tuple[float, int | str] | None
     silent: tuple[str, ...]
+    final: int | None
 
     @classmethod
     def of(cls, parts: Parts, halted: bool) -> Snapshot:
@@ -76,4 +78,13 @@ class Snapshot:
             halted=halted,
             floor=None if answering.floor is None else (answering.floor, survive_of(parts)),
             silent=tuple(sorted(parts.standing_in.silent(parts))),
+            final=_final(parts),
         )
+
+
+def _final(parts: Parts) -> int | None:
+    answering, primaries = parts.answering, parts.assignment.primaries
+    said_by = answering.output_tasks(parts.assignment.topology)
+    if answering.finals_unplaced or not primaries.keys() >= said_by:
+        return None
+    return min((primaries[task].position for task in said_by), default=answering.head)

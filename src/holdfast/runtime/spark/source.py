@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,11 +19,15 @@ LOOK_EVERY = 0.05
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last."""
+    """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last.
+
+    ``time``: the watermark that Spark has for it, in microseconds, if sources go by that.
+    """
 
     frame: DataFrame
     sources: Mapping[str, str | None]
     ends: bool = False
+    time: int | None = None
 
 
 class _Closed(Exception):
@@ -32,22 +37,27 @@ class _Closed(Exception):
 class StreamSource:
     """``log``: where Structured Streaming keeps its own. ``last``: the epoch that ends the stream, if one does.
 
-    ``on_error``: the stream has ended by itself, with this.
+    ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``: Spark keeps the watermark, by
+    ``withWatermark``. ``on_error``: the stream has ended by itself, with this; with None if it was to end.
     """
 
     def __init__(
         self,
         streams: Mapping[str, DataFrame],
         log: str,
-        trigger: str | None,
+        trigger: Mapping[str, Any],
         last: int | None,
-        on_error: Callable[[HoldfastError], None],
+        on_error: Callable[[HoldfastError | None], None],
+        name: str | None = None,
+        watermarked: bool = False,
     ) -> None:
         self._frame, self._columns = _one_stream(streams)
         self._log = log
         self._trigger = trigger
         self._last = last
         self._on_error = on_error
+        self._name = name
+        self._watermarked = watermarked
         self._offer: Callable[[int, object], None] | None = None
         self._released = -1
         self._closed = False
@@ -76,19 +86,34 @@ class StreamSource:
         """On the stream's own thread: an epoch is over when it is released."""
         assert self._offer is not None
         if not self._closed:
-            self._offer(epoch, Batch(frame, self._columns, epoch == self._last))
+            self._offer(epoch, Batch(frame, self._columns, epoch == self._last, self._time()))
         with self._changed:
             self._changed.wait_for(lambda: self._released >= epoch or self._closed)
             if self._released < epoch:
                 raise self._error or _Closed
 
+    def _time(self) -> int | None:
+        """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
+        if not self._watermarked:
+            return None
+        with self._changed:
+            self._changed.wait_for(lambda: self.query is not None)
+        query: Any = self.query
+        execution = query._jsq.streamingQuery().lastExecution()
+        return int(execution.offsetSeqMetadata().batchWatermarkMs()) * 1000
+
     def _attend(self) -> None:
         """Start the query and wait for its end: ours, or its own."""
         try:
             writing = self._frame.writeStream.foreachBatch(self._each).option("checkpointLocation", self._log)
-            if self._trigger is not None:
-                writing = writing.trigger(processingTime=self._trigger)
-            self.query = query = writing.start()
+            if self._name is not None:
+                writing = writing.queryName(self._name)
+            if self._trigger:
+                writing = writing.trigger(**self._trigger)
+            query = writing.start()
+            with self._changed:
+                self.query = query
+                self._changed.notify_all()
             while query.isActive:
                 with self._changed:
                     if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
@@ -97,6 +122,9 @@ class StreamSource:
                 query.stop()
                 return
             failure = query.exception()
+            if failure is None and not self._trigger.keys().isdisjoint(("availableNow", "once")):
+                self._on_error(None)
+                return
             told = first_cause(failure) if failure is not None else "it was stopped from outside"
             self._on_error(Invalid(f"the stream ended: {told}"))
         except Exception as error:  # py4j wraps whatever Spark throws

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -57,7 +57,7 @@ def start(
     pool: int = 0,
     shed_above: float | None = None,
     answer_within: str | float | None = None,
-    trigger: str | None = None,
+    trigger: str | Mapping[str, Any] | None = None,
     verify: bool = False,
     memory_limit: int | None = None,
     sync: Sync | None = None,
@@ -70,6 +70,9 @@ def start(
     patience: float = 10.0,
     domains: Given | Domains = None,
     survive: int | Literal["domain"] | None = None,
+    name: str | None = None,
+    watermarked: bool = False,
+    into: Callable[[str], Job] = Job,
 ) -> Job:
     """Run a pipeline over a streaming DataFrame; several sources take one each, by name.
 
@@ -87,7 +90,8 @@ def start(
     counted, for sources that cannot wait. ``answer_within``: when an epoch is not answered after such a time ("2s", or
     seconds), executors that are well answer tentatively for those that are silent, who are not given up for that;
     "never", or when None 2.5 times what epochs usually take, one second at least.
-    ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None.
+    ``trigger``: how often a micro-batch begins, such as "1 second"; as soon as possible when None; or what
+    ``DataStreamWriter.trigger`` takes, such as ``{"availableNow": True}``.
     ``verify``: run every epoch twice and refuse a function whose answer differs. ``memory_limit``: bytes of state that
     a table may hold in memory before it spills. ``outputs``: False keeps no output files. ``force``: take the store
     over from a job that still holds it. ``allow_changed``: operators that do something else than they did when the
@@ -100,12 +104,14 @@ def start(
     or a script that is called with hosts and prints a domain for each; a copy of a task lives in another domain.
     ``survive``: a ``budget`` is spent so that the answer is worth the most whichever so many nodes are lost, or
     whichever domain (``"domain"``); when None two, or one where there are only two or three.
+    ``name``: of the streaming query. ``watermarked``: sources with event time go by the watermark that Spark keeps for
+    the stream (``withWatermark``). ``into``: makes the handle, given the store.
     """
     apart, within = domains if isinstance(domains, Domains) else Domains(domains), within_of(answer_within)
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     settings = Settings(
-        nodes=nodes or _default_nodes(spark),
+        nodes=nodes or default_nodes(spark),
         checkpoint_every=10 if checkpoint_every is None else checkpoint_every,
         young=checkpoint_every is None,
         replicas=tuple(pipeline.topology.tasks_of(list(replicas))),
@@ -147,13 +153,15 @@ def start(
         local=local,
         told={"master": str(spark.sparkContext.master), "trigger": trigger},
     )
-    handle = Job(place.url)
+    handle = into(place.url)
+    triggers = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
     last = epochs - 1 if bounded and epochs is not None else None
     claim(local)
     try:
         _begin(
-            handle, config, spark, streams, place, tuple(faults), rejoin_after, apart, trigger, last, sink, listeners
-        )
+            handle, config, spark, streams, place, tuple(faults), rejoin_after, apart, triggers, last, sink, listeners,
+            name, watermarked,
+        )  # fmt: skip
     except BaseException:
         let_go(local)
         raise
@@ -169,10 +177,12 @@ def _begin(
     faults: tuple[Fault, ...],
     rejoin_after: float | None,
     domains: Domains,
-    trigger: str | None,
+    trigger: Mapping[str, Any],
     last: int | None,
     sink: Sink | None,
     listeners: Iterable[Listener],
+    name: str | None,
+    watermarked: bool,
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
     directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
@@ -200,9 +210,11 @@ def _begin(
             place,
             lambda kind, fields: handle.driver.clock.post(lambda: handle.driver.note(kind, fields)),
         )
-    source = StreamSource(
-        streams, f"{place.url}/spark", trigger, last, lambda error: loop.post(lambda: handle.driver.fail(error))
-    )
+
+    def over(error: HoldfastError | None) -> None:
+        loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
+
+    source = StreamSource(streams, f"{place.url}/spark", trigger, last, over, name, watermarked)
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
@@ -266,6 +278,7 @@ def _nodes(
     return Executors(context, local, domains)
 
 
-def _default_nodes(spark: SparkSession) -> int:
+def default_nodes(spark: SparkSession) -> int:
+    """How many nodes to count on where nobody says: all executors, or one in local mode."""
     context = spark.sparkContext
     return nodes_of(str(context.master)) or int(context.getConf().get("spark.executor.instances", "1") or 1)

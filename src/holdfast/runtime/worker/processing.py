@@ -78,14 +78,16 @@ def process(
     return Processed(answer, changes, following, stamp, rows, time.process_time() - began, view.counters)
 
 
-def process_source(pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int, ends: bool = False) -> Processed:
+def process_source(
+    pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int, ends: bool = False, time_: int | None = None
+) -> Processed:
     """A source's task over its share of the batch: stateless; it stamps what it sends with its watermark.
 
-    ``ends``: no row will ever follow, so every window closes.
+    ``ends``: no row will ever follow, so every window closes. ``time_``: the watermark, where Spark keeps it.
     """
     step = pipeline.by_name[task.operator]
     began = time.process_time()
-    stamp = None if not step.event_time else END if ends else _event_time(step, rows)
+    stamp = None if not step.event_time else END if ends else _event_time(step, rows) if time_ is None else time_
     view = State({}, task, epoch)
     try:
         answer = step.operator.process_inputs({task.operator: rows}, view)

@@ -105,10 +105,18 @@ class Worker:
 
     # Sources
 
-    def ingest(self, plan: RunPlan, piece: int, shares: Mapping[str, pa.Table], ends: bool, shed: int = 0) -> Ingested:
+    def ingest(
+        self,
+        plan: RunPlan,
+        piece: int,
+        shares: Mapping[str, pa.Table],
+        ends: bool,
+        shed: int = 0,
+        time: int | None = None,
+    ) -> Ingested:
         """Run the sources over a part of the batch, journal what they send on if the plan says so, and send it.
 
-        ``shed``: rows of this part that were left out before.
+        ``shed``: rows of this part that were left out before. ``time``: the watermark, where Spark keeps it.
         """
         assert plan.ingest is not None
         epoch, pieces, pipeline = plan.ingest, plan.pieces[plan.ingest], self.pipeline(plan.shape)
@@ -117,7 +125,7 @@ class Worker:
         for name, rows in shares.items():
             task = source_task(pipeline.topology, name, piece, pieces)
             try:
-                made = process_source(pipeline, task, rows, epoch, ends)
+                made = process_source(pipeline, task, rows, epoch, ends, time)
                 sent = outgoing(pipeline, task, made, epoch, plan.shape.routings, piece)
             except TaskFailed as error:
                 return Ingested([], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None)

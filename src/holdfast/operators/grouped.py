@@ -1,0 +1,118 @@
+"""Groups as Structured Streaming keeps them: answered when they change, when they close, or all of them every time.
+
+What a group is follows from its key columns alone, one of which may be a time (the end of a window, or an event time).
+Such a group closes when the watermark has reached its time, and is forgotten; a row for a closed group is late: it is
+dropped and counted.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import Invalid
+from holdfast.operators.aggregations import Aggregation, Aggregations, count
+from holdfast.operators.columns import Columns, conformed, schema_of
+from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.description import ANSWERS, Description
+from holdfast.state import StateSchema
+
+Emit = Literal["update", "append", "complete"]
+ROWS = "rows.sent"
+TIMES = "times"
+
+
+class Grouped(Operator):
+    """Aggregates by key. ``emit``: groups that changed (update), that closed (append), or every group (complete).
+
+    ``time``: the key column by which groups close; without one they never do, and nothing can be appended. With
+    ``complete`` every group stays and every row counts, whatever its time. ``horizon``: microseconds that groups cover.
+    """
+
+    def __init__(
+        self, by: Columns, emit: Emit, time: str | None = None, horizon: int | None = None, **aggregations: Aggregation
+    ) -> None:
+        self._keys = schema_of(by, "grouped")
+        self.by = tuple(self._keys.names)
+        self._who = f"grouped by {', '.join(self.by)}"
+        if emit not in get_args(Emit):
+            raise Invalid(f"{self._who}: emit must be update, append or complete, got {emit!r}")
+        if time is not None and (time not in self.by or not pa.types.is_timestamp(self._keys.field(time).type)):
+            raise Invalid(f"{self._who}: time must be a key column with timestamps, got {time!r}")
+        if emit == "append" and time is None:
+            raise Invalid(f"{self._who}: to append, groups must close: name their time")
+        self._emit, self._time = emit, time if emit != "complete" else None
+        self.event_time, self.horizon = self._time is not None, horizon
+        self._aggregations = Aggregations(aggregations, [*self.by, ROWS], self._who)
+        self._sending = Aggregations({**aggregations, ROWS: count()}, self.by, self._who)
+        self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema(self._aggregations.stored))}
+        if self._time is not None:
+            # How many groups each time has: to find what closes without looking at every group.
+            moment = pa.schema([pa.field(self._time, self._keys.field(self._time).type)])
+            self.tables[TIMES] = StateSchema(moment, pa.schema([("groups", pa.int64())]))
+        self._travelling = pa.schema([*self._keys, *self._sending.stored])
+
+    def describe(self) -> Description:
+        """Groups of one kind of answer fit those of another, but for those that complete forgets nothing of."""
+        does = {"kind": "grouped", "computes": self._aggregations.describe(), "by": list(self.by), "closes": self._time}
+        return {**does, ANSWERS: {"emit": self._emit}}
+
+    def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
+        if not batch.num_columns:
+            return self._travelling.empty_table()
+        keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
+        return self._sending.begin(keys, batch)
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table:
+        names = list(self.by)
+        rows = self._sending.fold(conformed(batch, self._travelling, self._who), names)
+        if self._time is not None and rows.num_rows and state.watermark_before is not None:
+            late = _until(rows, self._time, state.watermark_before)
+            if late.any():
+                state.count("late", int(rows.column(ROWS).to_numpy()[late].sum()))
+                rows = rows.filter(pa.array(~late))
+        rows = rows.drop_columns([ROWS])
+        if rows.num_rows:
+            old = state.lookup(rows.select(names))
+            if self._time is not None:
+                self._add(state, rows.filter(pc.invert(old.column("found"))))
+            rows = self._aggregations.with_old(rows, old)
+            state.update(rows)
+        closed = self._close(state)
+        if self._emit == "complete":
+            rows = state.scan()
+        elif self._emit == "append":
+            rows = closed
+        return self._aggregations.finish(rows, names)
+
+    def _add(self, state: State, new: pa.Table) -> None:
+        """These groups are new."""
+        if new.num_rows:
+            times = new.group_by(self._time, use_threads=False).aggregate([([], "count_all")])
+            moments = times.select([self._time])
+            held = state.table(TIMES).lookup(moments).column("groups").fill_null(0)
+            state.table(TIMES).update(moments.append_column("groups", pc.add(held, times.column("count_all"))))
+
+    def _close(self, state: State) -> pa.Table:
+        """The groups whose time has come; they are forgotten."""
+        none: pa.Table = state.table(DEFAULT_TABLE).schema.arrow.empty_table()
+        if self._time is None or state.watermark is None or state.watermark == state.watermark_before:
+            return none
+        times = state.table(TIMES).scan()
+        over = _until(times, self._time, state.watermark)
+        if not over.any():
+            return none
+        held = state.scan()
+        closed = held.filter(pa.array(_until(held, self._time, state.watermark)))
+        state.delete(closed.select(list(self.by)))
+        state.table(TIMES).delete(times.filter(pa.array(over)).select([self._time]))
+        return closed
+
+
+def _until(rows: pa.Table, time: str, watermark: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which rows have a time at or before the watermark; a null never has."""
+    micros = rows.column(time).cast(pa.timestamp("us", rows.schema.field(time).type.tz)).cast(pa.int64())
+    return np.asarray(pc.less_equal(micros, watermark).fill_null(False), np.bool_)

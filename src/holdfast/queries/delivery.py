@@ -1,0 +1,124 @@
+"""Whole epochs for whoever asked for batches: each once it is final and complete, in order, at least once.
+
+How far it has come is in the store, so after a crash it goes on with the next epoch: a batch is given again only if its
+receiver had taken it and that was not written down yet. Its number tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.ports import Retry
+from holdfast.runtime.spark.shipping import first_cause
+from holdfast.state import output
+from holdfast.state.entries import document, read_document
+from holdfast.state.files import Files
+
+NAME = "cursor/batches.json"
+TRIES = Retry(limit=6, first=0.1, most=5.0)
+KEPT = 200
+"""So many outputs that were taken may lie about before they are cleared away."""
+BACKLOG = 16
+"""So many epochs may wait for the receiver before the stream waits for it too."""
+
+
+class NotTaken(HoldfastError):
+    """Whoever was to take a batch would not."""
+
+
+class Delivery:
+    """``give`` gets the rows of an epoch and its number; ``fail`` ends the job. One thread."""
+
+    def __init__(
+        self, files: Files, give: Callable[[pa.Table | None, int], None], fail: Callable[[HoldfastError], None]
+    ) -> None:
+        self._files = files
+        self._give = give
+        self._fail = fail
+        self._given = self._read()
+        self._final = self._safe = -1
+        self._ends = False
+        self._over: Callable[[], None] = lambda: None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="holdfast-batches", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def finals(self, epoch: int | None, checkpoint: int = -1) -> None:
+        """Every task has said its last word up to this epoch; up to the checkpoint nothing will be said again."""
+        with self._changed:
+            self._safe = max(self._safe, checkpoint)
+            if epoch is not None and epoch > self._final:
+                self._final = epoch
+                self._changed.notify_all()
+
+    def end(self, over: Callable[[], None]) -> None:
+        """Nothing follows; ``over`` is called when all is delivered."""
+        with self._changed:
+            self._ends, self._over = True, over
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            over()
+
+    def wait(self, epoch: int, timeout: float | None = None) -> bool:
+        """Until this epoch was delivered, or nothing more will be."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._given >= epoch or self._ends, timeout)
+
+    def pace(self, epoch: int) -> None:
+        """Whoever is so far ahead waits until others have taken more."""
+        with self._changed:
+            self._changed.wait_for(lambda: epoch - self._given <= BACKLOG or self._ends)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._final > self._given or self._ends)
+                    if self._final <= self._given:
+                        return
+                    epoch = self._given + 1
+                self._deliver(epoch)
+                self._files.put(NAME, document("batches", {"epoch": epoch}), True)
+                with self._changed:
+                    self._given = epoch
+                    self._changed.notify_all()
+        except HoldfastError as error:
+            self._fail(error)
+        finally:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ends)
+            self._over()
+
+    def _deliver(self, epoch: int) -> None:
+        rows = self._rows(epoch)
+        for attempt in range(1, TRIES.limit + 1):
+            try:
+                self._give(rows, epoch)
+                return
+            except Exception as error:
+                if attempt == TRIES.limit:
+                    what = f"{type(error).__name__}: {first_cause(error)}"
+                    raise NotTaken(f"batch {epoch} was not taken after {attempt} tries: {what}") from error
+            with self._changed:
+                self._changed.wait_for(lambda: self._ends, TRIES.pause(attempt))
+
+    def _rows(self, epoch: int) -> pa.Table | None:
+        """What there is of an epoch. What was taken before and cannot be made again is let go of."""
+        written = output.written(self._files, "final")
+        if sum(at < epoch for at, _ in written) > KEPT:
+            output.forget(self._files, "final", min(epoch - 1, self._safe))
+        tables = [output.read(self._files, "final", at, task) for at, task in written if at == epoch]
+        return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+    def _read(self) -> int:
+        try:
+            self._files.size(NAME)
+        except FileNotFoundError:
+            return -1
+        return int(read_document(self._files, "batches", NAME)["epoch"])

@@ -1,0 +1,86 @@
+"""Spark's plans from Python: what a node is, what it holds, and how new ones are made. No Spark Connect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+
+class Plans:
+    """Makes expressions and plans in the JVM of a session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        jvm: Any = spark._jvm
+        self.jvm = jvm
+        self.catalyst = jvm.org.apache.spark.sql.catalyst
+        self._none = jvm.scala.Option.empty()
+
+    def new(self, name: str, *arguments: Any) -> Any:
+        """An expression of this class."""
+        return getattr(self.catalyst.expressions, name)(*arguments)
+
+    def project(self, columns: Any, child: Any) -> Any:
+        return self.catalyst.plans.logical.Project(columns, child)
+
+    def frame(self, plan: Any) -> DataFrame:
+        return DataFrame(
+            self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.spark._jsparkSession, plan), self.spark
+        )
+
+    def seq(self, items: list[Any]) -> Any:
+        made = self.jvm.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
+
+    def java_type(self, name: str) -> Any:
+        return self.spark._jsparkSession.parseDataType(json.dumps(name))
+
+    def alias(self, expression: Any, name: str, like: Any = None) -> Any:
+        """Named; with the id of ``like``, where others refer to it, or with a new one."""
+        number = like.exprId() if like is not None else self.catalyst.expressions.NamedExpression.newExprId()
+        return self.new("Alias", expression, name, number, self.seq([]), self._none, self.seq([]))
+
+    def renamed(self, old: Any, new: Any) -> Any:
+        """One attribute in place of another, as nullable as that one was: the user's schema says what is never null."""
+        if old.nullable() != new.nullable():
+            old = self.new("KnownNullable" if new.nullable() else "KnownNotNull", old)
+        return self.alias(old, new.name(), new)
+
+    def normal(self, plan: Any) -> Any:
+        """As the first batch of Spark's own optimizer has it: no aliases, views, CTEs, nor functions for others."""
+        analysis, optimizer = self.catalyst.analysis, self.catalyst.optimizer
+        if kind(plan) == "WithCTE":
+            plan = optimizer.InlineCTE(True, False, False).apply(plan)
+        plan = analysis.EliminateSubqueryAliases.apply(plan)
+        return optimizer.ReplaceExpressions.apply(analysis.EliminateView.apply(plan))
+
+    def floats(self, expression: Any) -> Any:
+        """As Spark groups floats: -0.0 is 0.0 and NaN is NaN."""
+        return scala_object(self.catalyst.optimizer, "NormalizeFloatingNumbers").normalize(expression)
+
+
+def kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def items(seq: Any) -> list[Any]:
+    return [seq.apply(place) for place in range(seq.size())]
+
+
+def type_of(expression: Any) -> DataType:
+    """Its type, nulls allowed within: what comes back from elsewhere cannot be cast to an array that never has any."""
+    return _parse_datatype_json_string(expression.dataType().asNullable().json())
+
+
+def unaliased(named: Any) -> Any:
+    return named.child() if kind(named) == "Alias" else named
+
+
+def scala_object(package: Any, name: str) -> Any:
+    """A Scala object. Its methods that are private to a package have no static forwarders, and are reached this way."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")

@@ -1,0 +1,298 @@
+"""``holdfast.writeStream(frame)``: Spark's DataStreamWriter for a query whose aggregate Holdfast keeps.
+
+query = totals.writeStream.outputMode("update").foreachBatch(f).option("checkpointLocation", d).start()
+query = holdfast.writeStream(totals).outputMode("update").foreachBatch(f).option("checkpointLocation", d).start()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.queries.delivery import Delivery
+from holdfast.queries.grouping import finished, pipeline_of, schema_of
+from holdfast.queries.split import NotCovered, Split
+from holdfast.runtime.driver.ports import Output
+from holdfast.runtime.spark import Job, start
+from holdfast.runtime.spark.starting import default_nodes
+from holdfast.state.files import open_files
+
+FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
+MODES = ("append", "update", "complete")
+OURS = {
+    "nodes", "parallelism", "budget", "replicas", "survive", "domains", "answer_within", "checkpoint_every", "elastic",
+    "max_nodes", "pool", "memory_limit", "allow_changed", "force", "recovery", "scheduler", "listeners", "faults",
+    "rejoin_after", "patience",
+}  # fmt: skip
+"""What ``resilience`` takes: what ``holdfast.start`` does, and the number of tasks."""
+Batches = Callable[[DataFrame, int], None]
+
+
+def writeStream(frame: DataFrame) -> Writer:
+    """A writer for a streaming query with one aggregate; what cannot be run here is refused by its name."""
+    return Writer(Split(frame))
+
+
+class Query(Job):
+    """A running query: a job whose answers go where they were asked for."""
+
+    def __init__(self, store: str, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
+        super().__init__(store)
+        self.name = name
+        self.delivery = Delivery(open_files(store), give, self._not_taken)
+
+    def processAllAvailable(self) -> None:
+        """Until everything that the source has now is answered and delivered; for tests."""
+        if self._source is not None and self._source.query is not None and self.isActive:
+            self._source.query.processAllAvailable()
+            self.delivery.wait(self.driver.snapshot.head)
+        if self.exception() is not None:
+            raise self.exception()  # type: ignore[misc]
+
+    def _not_taken(self, error: HoldfastError) -> None:
+        self.driver.clock.post(lambda: self.driver.fail(error))
+
+    def _notice(self, event: dict[str, Any]) -> None:
+        super()._notice(event)
+        self.delivery.finals(self.driver.snapshot.final, self.driver.snapshot.checkpoint)
+
+    def _finish(self, error: HoldfastError | None) -> None:
+        self.delivery.finals(self._driver.snapshot.final if self._driver is not None else None)
+        self.delivery.end(lambda: super(Query, self)._finish(error))
+
+
+class Writer:
+    """What DataStreamWriter has, and ``resilience`` for what it has not."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self._mode = "append"
+        self._format = "parquet"
+        self._options: dict[str, str] = {}
+        self._trigger: dict[str, Any] = {}
+        self._name: str | None = None
+        self._partition: tuple[str, ...] = ()
+        self._batches: Batches | None = None
+        self._early: Callable[[DataFrame, int, float], None] | None = None
+        self._ours: dict[str, Any] = {}
+
+    def outputMode(self, outputMode: str) -> Self:
+        mode = str(outputMode).strip().lower()
+        if mode not in MODES:
+            raise Invalid(f"outputMode must be {', '.join(MODES[:-1])} or {MODES[-1]}, got {outputMode!r}")
+        self._mode = mode
+        return self
+
+    def format(self, source: str) -> Self:
+        if source not in FORMATS:
+            raise NotCovered(
+                f"format {source!r} is not covered; {', '.join(FORMATS)} are; foreachBatch writes all that Spark has"
+            )
+        self._format = source
+        return self
+
+    def option(self, key: str, value: str | float | bool | None) -> Self:
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: str | float | bool | None) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def partitionBy(self, *cols: str | list[str]) -> Self:
+        names = [name for each in cols for name in ([each] if isinstance(each, str) else each)]
+        if unknown := [name for name in names if name not in self._split.schema.names]:
+            raise Invalid(f"partitionBy {unknown[0]!r}: the columns are {', '.join(self._split.schema.names)}")
+        self._partition = tuple(names)
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        if not str(queryName).strip():
+            raise Invalid(f"queryName must be a text that is not empty, got {queryName!r}")
+        self._name = str(queryName)
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,
+    ) -> Self:
+        if continuous is not None:
+            raise NotCovered("trigger(continuous=...) is not covered; processingTime, availableNow and once are")
+        given = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        if len(chosen) != 1:
+            raise Invalid(
+                f"trigger: give one of processingTime, availableNow and once, got {', '.join(chosen) or 'none'}"
+            )
+        self._trigger = chosen
+        return self
+
+    def foreachBatch(self, func: Batches) -> Self:
+        if not callable(func):
+            raise Invalid(f"foreachBatch: a function of a DataFrame and a number is needed, got {type(func).__name__}")
+        self._batches = func
+        return self
+
+    def early(self, func: Callable[[DataFrame, int, float], None]) -> Self:
+        """Called with the answer of each task as soon as it is there, with its epoch and its fidelity.
+
+        Exact answers have a fidelity of 1; those after a failure less, and their exact ones follow. Batches wait for
+        all tasks to be exact. At least once, in order for each task.
+        """
+        if not callable(func):
+            raise Invalid(
+                f"early: a function of a DataFrame, an epoch and a fidelity is needed, got {type(func).__name__}"
+            )
+        self._early = func
+        return self
+
+    def resilience(self, **given: Any) -> Self:
+        """How the query is kept alive: ``nodes``, ``parallelism``, ``budget``, ``replicas``, ``survive``, ``domains``,
+        ``answer_within`` and more, as ``holdfast.start`` has them.
+        """
+        if unknown := sorted(given.keys() - OURS):
+            raise Invalid(f"resilience {unknown[0]!r}: there are {', '.join(sorted(OURS))}")
+        self._ours |= given
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Query:
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        if queryName is not None:
+            self.queryName(queryName)
+        self.options(**options)
+        if path is not None:
+            self._options["path"] = path
+        return self._begin(self._batches or self._written())
+
+    def toTable(self, tableName: str) -> Query:
+        """Every batch is appended to this table, which is made if it is not there."""
+        if self._mode != "append":
+            raise NotCovered(f"toTable in mode {self._mode} is not covered: rows would be there twice; use append")
+        append = partial(_to_table, tableName, self._partition, dict(self._options))
+        return self._begin(append)
+
+    def _begin(self, batches: Batches) -> Query:
+        split, spark = self._split, self._split.below.sparkSession
+        store = self._options.get("checkpointLocation")
+        if store is None:
+            raise Invalid(
+                'checkpointLocation: say where state, journal and answers are kept: .option("checkpointLocation", d)'
+            )
+        ours = dict(self._ours)
+        nodes = ours.pop("nodes", None) or default_nodes(spark)
+        parallelism = ours.pop("parallelism", None) or max(2, nodes)
+        pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))  # type: ignore[arg-type]
+        empty = schema_of(split).empty_table()
+
+        def give(rows: pa.Table | None, epoch: int) -> None:
+            answers = finished(split, rows) if rows is not None else empty
+            batches(split.above(spark.createDataFrame(answers)), epoch)
+
+        def hear(told: Output) -> None:
+            if early is not None:
+                early(split.above(spark.createDataFrame(finished(split, told.table))), told.epoch, told.fidelity)
+            if told.kind == "final":
+                made[0].delivery.pace(told.epoch)
+
+        early = self._early
+
+        def into(place: str) -> Query:
+            made.append(Query(place, self._name, give))
+            return made[-1]
+
+        made: list[Query] = []
+        with _once(spark, self._name):
+            start(
+                split.below, pipeline, store=store, nodes=nodes, trigger=self._trigger, watermarked=split.watermarked,
+                name=self._name, into=into, sink=hear, **ours,
+            )  # fmt: skip
+        made[0].delivery.begin()
+        made[0].delivery.finals(made[0].driver.snapshot.final)
+        return made[0]
+
+    def _written(self) -> Batches:
+        options = {key: value for key, value in self._options.items() if key != "checkpointLocation"}
+        match self._format:
+            case "console":
+                return partial(_to_console, self._name, options)
+            case "memory":
+                if self._name is None:
+                    raise Invalid("format memory: give the query a name, which is the table's: .queryName('totals')")
+                return Memory(self._name, self._mode)
+            case "noop":
+                return lambda frame, _: frame.write.format("noop").mode("overwrite").save()
+        if self._mode != "append":
+            raise NotCovered(
+                f"format {self._format} in mode {self._mode} is not covered: files can only be added to; use append"
+            )
+        path = options.pop("path", None)
+        if path is None:
+            raise Invalid(f"format {self._format}: say where to: .start(path)")
+        return partial(_to_files, self._format, path, self._partition, options)
+
+
+@contextlib.contextmanager
+def _once(spark: SparkSession, name: str | None) -> Any:
+    """Two queries of one name would be one too many, as in Spark."""
+    if name is not None and any(query.name == name for query in spark.streams.active):
+        raise Invalid(f"queryName {name!r}: a query of that name is running")
+    yield
+
+
+def _to_files(
+    format_: str, path: str, by: tuple[str, ...], options: Mapping[str, str], frame: DataFrame, epoch: int
+) -> None:
+    """A folder for each epoch, overwritten when it comes again: exactly once."""
+    writer = frame.write.format(format_).mode("overwrite").options(**options)
+    (writer.partitionBy(*by) if by else writer).save(f"{path}/epoch={epoch}")
+
+
+def _to_table(name: str, by: tuple[str, ...], options: Mapping[str, str], frame: DataFrame, epoch: int) -> None:
+    chosen = {key: value for key, value in options.items() if key not in ("checkpointLocation", "path")}
+    writer = frame.write.mode("append").options(**chosen)
+    (writer.partitionBy(*by) if by else writer).saveAsTable(name)
+
+
+def _to_console(name: str | None, options: Mapping[str, str], frame: DataFrame, epoch: int) -> None:
+    print(f"{'-' * 43}\nBatch: {epoch}{f' of {name}' if name else ''}\n{'-' * 43}")
+    frame.show(int(options.get("numRows", 20)), options.get("truncate", "true") == "true")
+
+
+class Memory:
+    """A temporary view with all rows so far, or with those of the last batch in mode complete."""
+
+    def __init__(self, name: str, mode: str) -> None:
+        self._name = name
+        self._whole = mode == "complete"
+        self._batches: dict[int, pa.Table] = {}
+
+    def __call__(self, frame: DataFrame, epoch: int) -> None:
+        if self._whole:
+            self._batches.clear()
+        self._batches[epoch] = frame.toArrow()
+        rows = pa.concat_tables([self._batches[each] for each in sorted(self._batches)])
+        frame.sparkSession.createDataFrame(rows, frame.schema).createOrReplaceTempView(self._name)

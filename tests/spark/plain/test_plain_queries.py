@@ -1,0 +1,234 @@
+"""Plain queries: each run by Structured Streaming and by Holdfast over the same micro-batches, batch by batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.queries import NotCovered
+from holdfast.runtime.faults import parse_faults
+from holdfast.runtime.history.history import read_history
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, n int, x double, cents decimal(10,2), ts timestamp, day date, yes boolean"
+BATCHES, ROWS = 4, 120
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file for each micro-batch. Times go on by twenty minutes a batch; a third of the rows is an hour late."""
+    made, draw = tmp_path_factory.mktemp("events"), random.Random(7)
+    for batch in range(BATCHES):
+        rows = []
+        for number in range(ROWS):
+            minute = batch * 20 + draw.randrange(20) - draw.choice((0, 0, 60))
+            rows.append({
+                "k": draw.choice(["ann", "bob", "cy", None]), "n": draw.choice([None, *range(9)]),
+                "x": draw.choice([draw.uniform(-5, 9), -0.0, 0.0, "NaN"]), "cents": f"{draw.randrange(9999) / 100:.2f}",
+                "ts": f"2026-01-01 {5 + minute // 60:02d}:{minute % 60:02d}:{number % 60:02d}",
+                "day": f"2026-01-{1 + draw.randrange(3):02d}", "yes": draw.choice([True, False, None]),
+            })  # fmt: skip
+        path = made / f"{batch}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_700_000_000 + batch,) * 2)
+    return made
+
+
+@pytest.fixture
+def events(spark: SparkSession, folder: Path) -> DataFrame:
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
+    return stream.json(str(folder))
+
+
+def timed(events: DataFrame) -> DataFrame:
+    return events.withWatermark("ts", "10 minutes")
+
+
+def sql(events: DataFrame, text: str) -> DataFrame:
+    events.createOrReplaceTempView("events")
+    return events.sparkSession.sql(text)
+
+
+half = F.udf(lambda n: None if n is None else n / 2, "double")
+QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "functions": (
+        lambda e: e.groupBy("k").agg(
+            F.count("*"), F.count("n"), F.sum("n"), F.avg("n"), F.min("x"), F.max("x"), F.sum("cents"), F.avg("cents"),
+            F.max("ts"), F.min("day"), F.max("yes"), F.max("k"),
+        ),
+        ("update", "complete"),
+    ),
+    "no keys": (lambda e: e.agg(F.count("*"), F.sum("n"), F.max("x")), ("update", "complete")),
+    "above": (
+        lambda e: e.groupBy((F.col("n") % 3).alias("m"), "day").agg(
+            (F.max("n") - F.min("n")).alias("range"), F.count("*").alias("c"), F.sum(half("n"))
+        ).where("c > 20").selectExpr("upper(string(day)) as day", "m", "range + c as both"),
+        ("update",),
+    ),
+    "tumbling": (
+        lambda e: timed(e).groupBy(F.window("ts", "10 minutes"), "k").agg(F.count("*").alias("c"), F.sum("n")),
+        ("update", "append", "complete"),
+    ),
+    "sliding, window alone": (
+        lambda e: timed(e).where("n > 2").groupBy(F.window("ts", "10 minutes", "5 minutes")).count().select(
+            "window.end", "count"
+        ),
+        ("append",),
+    ),
+    "event time as a key": (lambda e: timed(e).groupBy("ts", "k").count(), ("append",)),
+    "sql": (
+        lambda e: sql(
+            e,
+            "with e as (select *, length(k) l from events where n > 1) select l * 2 as l2, sum(n) / count(*) as mean, "
+            "count_if(n > 3) big, count(*) filter (where yes) y from e group by l * 2 having max(n) > 2",
+        ),
+        ("update",),
+    ),
+    "a static table, a union": (
+        lambda e: e.select("k", "n").union(e.select("k", "n")).join(
+            e.sparkSession.createDataFrame([("ann", "A"), ("bob", "B")], "k string, team string"), "k", "left"
+        ).groupBy("team").agg(F.count("*"), F.avg("n")),
+        ("update",),
+    ),
+}  # fmt: skip
+
+
+def tidy(frame: DataFrame) -> Rows:
+    rows = [tuple(f"{value:.12g}" if isinstance(value, float) else value for value in row) for row in frame.collect()]
+    return sorted(rows, key=str)
+
+
+def answers(writer: Any, mode: str, store: Path) -> dict[int, Rows]:
+    """Each batch, by its number, until the source has no more."""
+    got: dict[int, Rows] = {}
+    writing = writer.outputMode(mode).foreachBatch(lambda frame, epoch: got.update({epoch: tidy(frame)}))
+    writing.option("checkpointLocation", str(store)).trigger(availableNow=True).start().awaitTermination()
+    return got
+
+
+def by_spark(frame: DataFrame, mode: str, store: Path) -> dict[int, Rows]:
+    """Without the batches that have no rows: here a window closes with the next batch that has some."""
+    frame.sparkSession.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    return answers(frame.writeStream, mode, store)
+
+
+@pytest.mark.parametrize(("name", "mode"), [(name, mode) for name, (_, modes) in QUERIES.items() for mode in modes])
+def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path: Path, name: str, mode: str) -> None:
+    frame = QUERIES[name][0](events)
+    ours = answers(holdfast.writeStream(frame), mode, tmp_path / "ours")
+    assert ours == by_spark(frame, mode, tmp_path / "theirs")
+    assert len(ours) == BATCHES and any(ours.values())
+
+
+def test_nodes_die_and_batches_stay_what_they_are(events: DataFrame, tmp_path: Path) -> None:
+    """Early answers come meanwhile, and say how good they are."""
+    frame = QUERIES["tumbling"][0](events)
+    early: list[tuple[int, float]] = []
+    writer = holdfast.writeStream(frame).early(lambda rows, epoch, fidelity: early.append((epoch, fidelity)))
+    faults = parse_faults("kill node-1 node-2 at epoch 2")
+    writer.resilience(nodes=4, parallelism=4, checkpoint_every=1, faults=faults, rejoin_after=0.5)
+    ours = answers(writer, "update", tmp_path / "ours")
+    assert ours == by_spark(frame, "update", tmp_path / "theirs")
+    assert any(event["kind"] == "nodes lost" for event in read_history(tmp_path / "ours"))
+    assert {epoch for epoch, _ in early} == set(range(BATCHES)) and all(0 < told <= 1 for _, told in early)
+
+
+def test_a_restart_goes_on_with_the_next_batch(events: DataFrame, folder: Path, tmp_path: Path) -> None:
+    frame, got = QUERIES["functions"][0](events), dict[int, Rows]()
+
+    def take(rows: DataFrame, epoch: int) -> None:
+        if epoch == 2 and 1 in got and len(got) == 2:
+            got[-1] = []
+            raise ValueError("no more today")
+        got[epoch] = tidy(rows)
+
+    writer = holdfast.writeStream(frame).outputMode("update").trigger(availableNow=True)
+    writer.foreachBatch(take).option("checkpointLocation", str(tmp_path / "ours"))
+    writer.start().awaitTermination()
+    del got[-1]  # it was given again
+    assert got == by_spark(frame, "update", tmp_path / "theirs")
+    writer.start().awaitTermination()
+    assert sorted(got) == list(range(BATCHES)), "nothing is given twice"
+
+
+def test_what_is_not_taken_ends_the_query_by_name(events: DataFrame, tmp_path: Path) -> None:
+    def refuse(rows: DataFrame, epoch: int) -> None:
+        raise ValueError("the table is locked")
+
+    writer = holdfast.writeStream(events.groupBy("k").count()).outputMode("update").foreachBatch(refuse)
+    query = writer.option("checkpointLocation", str(tmp_path / "ours")).start()
+    with pytest.raises(HoldfastError, match="batch 0 was not taken after 6 tries: ValueError: the table is locked"):
+        query.awaitTermination(60)
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "no state": (lambda e: e.where("x > 0"), "no Aggregate in the plan: a query without state loses none"),
+    "sorted": (lambda e: e.groupBy("k").count().orderBy("k"), "Sort above the aggregate is not covered: sort in"),
+    "limited": (lambda e: e.groupBy("k").count().limit(2), "GlobalLimit above the aggregate is not covered"),
+    "distinct": (lambda e: e.groupBy("k").agg(F.countDistinct("n")), r"count\(DISTINCT n\): DISTINCT is not covered"),
+    "another": (lambda e: e.groupBy("k").agg(F.stddev("n")), "StddevSamp is not covered; count, sum, avg, min and max"),
+    "own": (lambda e: e.groupBy("k").agg(F.first("n")), "First is not covered"),
+    "duplicates": (lambda e: e.dropDuplicates(["k"]).groupBy("k").count(), "Deduplicate below the aggregate is not"),
+    "twice": (
+        lambda e: timed(e).groupBy(F.window("ts", "5 minutes")).count().groupBy(F.window("window", "1 hour")).count(),
+        "Aggregate below the aggregate is not covered: two aggregates in a row",
+    ),
+    "sessions": (lambda e: timed(e).groupBy(F.session_window("ts", "5 minutes")).count(), "session_window is not"),
+    "two streams": (
+        lambda e: timed(e).join(timed(e).select("k", F.col("ts").alias("t")), "k").groupBy("k").count(),
+        "Join of two streams below the aggregate is not covered",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_covered_is_refused_by_its_name(events: DataFrame, name: str) -> None:
+    make, told = REFUSED[name]
+    with pytest.raises(NotCovered, match=told):
+        holdfast.writeStream(make(events))
+
+
+def test_a_writer_says_what_is_wrong_before_anything_starts(events: DataFrame, tmp_path: Path) -> None:
+    writer = holdfast.writeStream(events.groupBy("k").count())
+    with pytest.raises(Invalid, match="outputMode must be append, update or complete, got 'all'"):
+        writer.outputMode("all")
+    with pytest.raises(Invalid, match="trigger: give one of processingTime, availableNow and once, got none"):
+        writer.trigger()
+    with pytest.raises(NotCovered, match="format 'kafka' is not covered"):
+        writer.format("kafka")
+    with pytest.raises(Invalid, match="resilience 'budgets': there are allow_changed"):
+        writer.resilience(budgets=3)
+    with pytest.raises(Invalid, match="checkpointLocation: say where state"):
+        writer.format("noop").start()
+    with pytest.raises(NotCovered, match="outputMode append: groups never close; it needs withWatermark"):
+        writer.option("checkpointLocation", str(tmp_path / "none")).start()
+    with pytest.raises(Invalid, match="this DataFrame is not streaming"):
+        holdfast.writeStream(events.sparkSession.range(3))
+    assert not (tmp_path / "none").exists()
+
+
+def test_files_and_memory_have_the_rows(events: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    frame = QUERIES["tumbling"][0](events)
+    expected = [row for batch in by_spark(frame, "append", tmp_path / "theirs").values() for row in batch]
+    writer = holdfast.writeStream(frame).option("checkpointLocation", str(tmp_path / "ours")).trigger(availableNow=True)
+    writer.format("parquet").start(str(tmp_path / "rows")).awaitTermination()
+    assert tidy(spark.read.parquet(str(tmp_path / "rows")).drop("epoch")) == sorted(expected, key=str)
+    writer = holdfast.writeStream(events.groupBy("k").count()).outputMode("complete").queryName("counts")
+    writer.option("checkpointLocation", str(tmp_path / "counts")).format("memory")
+    query = writer.start()
+    query.processAllAvailable()
+    assert query.isActive and sum(row["count"] for row in spark.table("counts").collect()) == BATCHES * ROWS
+    query.stop()
