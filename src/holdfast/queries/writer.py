@@ -49,8 +49,8 @@ class Query(Job):
 
     def processAllAvailable(self) -> None:
         """Until everything that the source has now is answered and delivered; for tests."""
-        if self._source is not None and self._source.query is not None and self.isActive:
-            self._source.query.processAllAvailable()
+        if self._source is not None and self.isActive:
+            self._source.process_all()
             self.delivery.wait(self.driver.snapshot.head)
         if self.exception() is not None:
             raise self.exception()  # type: ignore[misc]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast
@@ -62,7 +62,10 @@ def sql(events: DataFrame, text: str) -> DataFrame:
     return events.sparkSession.sql(text)
 
 
-half = F.udf(lambda n: None if n is None else n / 2, "double")
+def half(name: str) -> Column:
+    return F.udf(lambda n: None if n is None else n / 2, "double")(name)
+
+
 QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
     "functions": (
         lambda e: e.groupBy("k").agg(
@@ -138,7 +141,7 @@ def test_nodes_die_and_batches_stay_what_they_are(events: DataFrame, tmp_path: P
     frame = QUERIES["tumbling"][0](events)
     early: list[tuple[int, float]] = []
     writer = holdfast.writeStream(frame).early(lambda rows, epoch, fidelity: early.append((epoch, fidelity)))
-    faults = parse_faults("kill node-1 node-2 at epoch 2")
+    faults = parse_faults("kill node-1,node-2 at epoch 2")
     writer.resilience(nodes=4, parallelism=4, checkpoint_every=1, faults=faults, rejoin_after=0.5)
     ours = answers(writer, "update", tmp_path / "ours")
     assert ours == by_spark(frame, "update", tmp_path / "theirs")

@@ -82,6 +82,13 @@ class StreamSource:
             self._closed = True
             self._changed.notify_all()
 
+    def process_all(self) -> None:
+        """Until what there is to read now was read and answered."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.query is not None or self._closed)
+        if self.query is not None:
+            self.query.processAllAvailable()
+
     def _each(self, frame: DataFrame, epoch: int) -> None:
         """On the stream's own thread: an epoch is over when it is released."""
         assert self._offer is not None
