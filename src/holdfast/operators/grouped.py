@@ -7,6 +7,7 @@ dropped and counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -30,10 +31,18 @@ class Grouped(Operator):
 
     ``time``: the key column by which groups close; without one they never do, and nothing can be appended. With
     ``complete`` every group stays and every row counts, whatever its time. ``horizon``: microseconds that groups cover.
+    ``meaning``: what columns stand for, where their names do not tell; a store whose columns meant something else does
+    not fit.
     """
 
     def __init__(
-        self, by: Columns, emit: Emit, time: str | None = None, horizon: int | None = None, **aggregations: Aggregation
+        self,
+        by: Columns,
+        emit: Emit,
+        time: str | None = None,
+        horizon: int | None = None,
+        meaning: Mapping[str, str] | None = None,
+        **aggregations: Aggregation,
     ) -> None:
         self._keys = schema_of(by, "grouped")
         self.by = tuple(self._keys.names)
@@ -44,6 +53,7 @@ class Grouped(Operator):
             raise Invalid(f"{self._who}: time must be a key column with timestamps, got {time!r}")
         if emit == "append" and time is None:
             raise Invalid(f"{self._who}: to append, groups must close: name their time")
+        self._meaning = dict(meaning or {})
         self._emit, self._time = emit, time if emit != "complete" else None
         self.event_time, self.horizon = self._time is not None, horizon
         self._aggregations = Aggregations(aggregations, [*self.by, ROWS], self._who)
@@ -58,6 +68,7 @@ class Grouped(Operator):
     def describe(self) -> Description:
         """Groups of one kind of answer fit those of another, but for those that complete forgets nothing of."""
         does = {"kind": "grouped", "computes": self._aggregations.describe(), "by": list(self.by), "closes": self._time}
+        does |= {"meaning": self._meaning} if self._meaning else {}
         return {**does, ANSWERS: {"emit": self._emit}}
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:

@@ -22,6 +22,7 @@ NAME = "cursor/batches.json"
 TRIES = Retry(limit=6, first=0.1, most=5.0)
 KEPT = 200
 """So many outputs that were taken may lie about before they are cleared away."""
+LOOK_EVERY = 0.5
 BACKLOG = 16
 """So many epochs may wait for the receiver before the stream waits for it too."""
 
@@ -31,12 +32,20 @@ class NotTaken(HoldfastError):
 
 
 class Delivery:
-    """``give`` gets the rows of an epoch and its number; ``fail`` ends the job. One thread."""
+    """``give`` gets the rows of an epoch and its number; ``fail`` ends the job. One thread.
+
+    ``look``: up to which epoch everything is final, if that is known, and the epoch of the checkpoint.
+    """
 
     def __init__(
-        self, files: Files, give: Callable[[pa.Table | None, int], None], fail: Callable[[HoldfastError], None]
+        self,
+        files: Files,
+        give: Callable[[pa.Table | None, int], None],
+        fail: Callable[[HoldfastError], None],
+        look: Callable[[], tuple[int | None, int]],
     ) -> None:
         self._files = files
+        self._look = look
         self._give = give
         self._fail = fail
         self._given = self._read()
@@ -49,8 +58,9 @@ class Delivery:
     def begin(self) -> None:
         self._thread.start()
 
-    def finals(self, epoch: int | None, checkpoint: int = -1) -> None:
-        """Every task has said its last word up to this epoch; up to the checkpoint nothing will be said again."""
+    def finals(self) -> None:
+        """Look how far every task has said its last word; up to the checkpoint nothing will be said again."""
+        epoch, checkpoint = self._look()
         with self._changed:
             self._safe = max(self._safe, checkpoint)
             if epoch is not None and epoch > self._final:
@@ -70,19 +80,22 @@ class Delivery:
         with self._changed:
             return self._changed.wait_for(lambda: self._given >= epoch or self._ends, timeout)
 
-    def pace(self, epoch: int) -> None:
-        """Whoever is so far ahead waits until others have taken more."""
+    def pace(self) -> None:
+        """Whoever could be given more waits until it has taken what is there."""
         with self._changed:
-            self._changed.wait_for(lambda: epoch - self._given <= BACKLOG or self._ends)
+            self._changed.wait_for(lambda: self._final - self._given <= BACKLOG or self._ends)
 
     def _run(self) -> None:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._final > self._given or self._ends)
-                    if self._final <= self._given:
+                    self._changed.wait_for(lambda: self._final > self._given or self._ends, LOOK_EVERY)
+                    ended, epoch = self._ends, self._given + 1
+                if self._final < epoch:
+                    if ended:
                         return
-                    epoch = self._given + 1
+                    self.finals()
+                    continue
                 self._deliver(epoch)
                 self._files.put(NAME, document("batches", {"epoch": epoch}), True)
                 with self._changed:
@@ -90,6 +103,8 @@ class Delivery:
                     self._changed.notify_all()
         except HoldfastError as error:
             self._fail(error)
+        except Exception as error:  # no thread ends unseen
+            self._fail(NotTaken(f"batch {self._given + 1}: {type(error).__name__}: {error}"))
         finally:
             with self._changed:
                 self._changed.wait_for(lambda: self._ends)

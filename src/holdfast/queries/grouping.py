@@ -38,7 +38,9 @@ def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: 
         )
     time = split.time if emit != "complete" else None
     spans = next((key.spans for key in split.keys if key.time is not None), None)
-    grouped = Grouped(by if by else {EVERYTHING: pa.int32()}, emit, time, spans if time else None, **answers)
+    grouped = Grouped(
+        by if by else {EVERYTHING: pa.int32()}, emit, time, spans if time else None, split.meaning, **answers
+    )
     entering = op.map(_keyed) if alone else None
     return op.Pipeline(
         op.source(SOURCE, entering, parallelism=source_parallelism, event_time="watermark" if time else None),

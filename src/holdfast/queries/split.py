@@ -81,7 +81,10 @@ class Function:
 
 
 class Split:
-    """``below``, ``keys``, ``functions``, ``watermarked``; and ``above``, which finishes a batch of answers."""
+    """``below``, ``keys``, ``functions``, ``watermarked``; and ``above``, which finishes a batch of answers.
+
+    ``meaning``: the expression behind each column of ``below``.
+    """
 
     def __init__(self, frame: DataFrame) -> None:
         if not isinstance(frame, DataFrame):
@@ -104,6 +107,7 @@ class Split:
         self.functions = [self._function(number, each, columns) for number, each in enumerate(items(parts._2()))]
         if not columns:  # count(*) of everything reads no column, and a stream needs one
             columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
+        self.meaning = {str(each.name()): str(each.child().sql()) for each in columns}
         self.below = plans.frame(plans.project(plans.seq(columns), child))
 
     @property

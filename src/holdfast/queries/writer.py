@@ -45,7 +45,7 @@ class Query(Job):
     def __init__(self, store: str, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
         super().__init__(store)
         self.name = name
-        self.delivery = Delivery(open_files(store), give, self._not_taken)
+        self.delivery = Delivery(open_files(store), give, self._not_taken, self._look)
 
     def processAllAvailable(self) -> None:
         """Until everything that the source has now is answered and delivered; for tests."""
@@ -55,15 +55,19 @@ class Query(Job):
         if self.exception() is not None:
             raise self.exception()  # type: ignore[misc]
 
+    def _look(self) -> tuple[int | None, int]:
+        seen = self._driver.snapshot if self._driver is not None else None
+        return (None, -1) if seen is None else (seen.final, seen.checkpoint)
+
     def _not_taken(self, error: HoldfastError) -> None:
         self.driver.clock.post(lambda: self.driver.fail(error))
 
     def _notice(self, event: dict[str, Any]) -> None:
         super()._notice(event)
-        self.delivery.finals(self.driver.snapshot.final, self.driver.snapshot.checkpoint)
+        self.delivery.finals()
 
     def _finish(self, error: HoldfastError | None) -> None:
-        self.delivery.finals(self._driver.snapshot.final if self._driver is not None else None)
+        self.delivery.finals()
         self.delivery.end(lambda: super(Query, self)._finish(error))
 
 
@@ -215,8 +219,7 @@ class Writer:
         def hear(told: Output) -> None:
             if early is not None:
                 early(split.above(spark.createDataFrame(finished(split, told.table))), told.epoch, told.fidelity)
-            if told.kind == "final":
-                made[0].delivery.pace(told.epoch)
+            made[0].delivery.pace()
 
         early = self._early
 
@@ -231,7 +234,6 @@ class Writer:
                 name=self._name, into=into, sink=hear, **ours,
             )  # fmt: skip
         made[0].delivery.begin()
-        made[0].delivery.finals(made[0].driver.snapshot.final)
         return made[0]
 
     def _written(self) -> Batches:

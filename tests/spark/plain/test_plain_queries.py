@@ -167,6 +167,15 @@ def test_a_restart_goes_on_with_the_next_batch(events: DataFrame, folder: Path, 
     assert sorted(got) == list(range(BATCHES)), "nothing is given twice"
 
 
+def test_another_meaning_of_a_column_does_not_fit_the_store(events: DataFrame, tmp_path: Path) -> None:
+    def run(frame: DataFrame) -> None:
+        answers(holdfast.writeStream(frame), "update", tmp_path / "ours")
+
+    run(events.groupBy("k").agg(F.sum("n")))
+    with pytest.raises(HoldfastError, match="groups"):
+        run(events.groupBy("k").agg(F.sum(F.col("n") * 2)))
+
+
 def test_what_is_not_taken_ends_the_query_by_name(events: DataFrame, tmp_path: Path) -> None:
     def refuse(rows: DataFrame, epoch: int) -> None:
         raise ValueError("the table is locked")
