@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from holdfast.assessment import assess
     from holdfast.fidelity import output_fidelity
     from holdfast.operators import Operator, Pipeline
-    from holdfast.queries import writeStream
+    from holdfast.queries import explain, writeStream
     from holdfast.recovery import schedule
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
@@ -24,6 +24,7 @@ __all__ = [
     "Topology",
     "advise",
     "assess",
+    "explain",
     "output_fidelity",
     "plan",
     "read_output",
@@ -38,7 +39,7 @@ _ROOMS = {
     "holdfast.assessment": ("assess",),
     "holdfast.fidelity": ("output_fidelity",),
     "holdfast.operators": ("Operator", "Pipeline"),
-    "holdfast.queries": ("writeStream",),
+    "holdfast.queries": ("explain", "writeStream"),
     "holdfast.recovery": ("schedule",),
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),

@@ -8,6 +8,7 @@ and r* (answers), under the very expression ids that the user's expressions refe
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,12 +104,19 @@ class Split:
         self._results, child = parts._3(), parts._4()
         self.watermarked = self._checked(child)
         columns: list[Any] = []
+        self.meaning: dict[str, str] = {}
         self.keys = [self._key(number, each, columns, child) for number, each in enumerate(items(parts._1()))]
         self.functions = [self._function(number, each, columns) for number, each in enumerate(items(parts._2()))]
         if not columns:  # count(*) of everything reads no column, and a stream needs one
             columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
-        self.meaning = {str(each.name()): str(each.child().sql()) for each in columns}
+        self.meaning = {str(each.name()): str(each.child().sql()) for each in columns} | self.meaning
         self.below = plans.frame(plans.project(plans.seq(columns), child))
+
+    @property
+    def over(self) -> list[str]:
+        """What is above the aggregate, from the top, in Spark's words."""
+        nodes = [str(node.simpleString(80)) for node in self._over]
+        return [*nodes, "Project [" + ", ".join(each.sql() for each in items(self._results)) + "]"]
 
     @property
     def time(self) -> str | None:
@@ -188,12 +196,15 @@ class Split:
         for place, name in enumerate(names):
             some = plans.jvm.scala.Some(type_.fieldNames()[place])
             columns.append(plans.alias(plans.new("GetStructField", child, place, some), name))
-        return Key(names, type_, names[-1] if marked else None, self._span(child, below), attribute)
+        span, made = self._window(child, below)
+        proof = hashlib.sha256(made.encode()).hexdigest()[:8]
+        self.meaning |= {name: f"window of {span / 1e6:g} s ({proof}), {name.rpartition('_')[2]}" for name in names}
+        return Key(names, type_, names[-1] if marked else None, span, attribute)
 
-    def _span(self, window: Any, below: Any) -> int:
-        """Microseconds that a window lasts: its end is its start plus a constant, the largest that is added there.
+    def _window(self, window: Any, below: Any) -> tuple[int, str]:
+        """Microseconds that a window lasts, and what it is made by: its end is its start plus a constant.
 
-        Tumbling windows are made by a Project, sliding ones by an Expand.
+        That is the largest which is added there. Tumbling windows are made by a Project, sliding ones by an Expand.
         """
         made = [window]
         for node in _nodes(below) if kind(window) == "AttributeReference" else ():
@@ -206,7 +217,7 @@ class Split:
         inner = [each for expression in made for each in _expressions(expression)]
         ends = [each for each in inner if kind(each) == "Add" and kind(each.right()) == "Literal"]
         spans = [int(each.right().value()) for each in ends if type_of(each.right()).typeName() == "long"]
-        return max(spans, default=1)
+        return max(spans, default=1), "; ".join(str(expression.sql()) for expression in made)
 
     def _function(self, number: int, expression: Any, columns: list[Any]) -> Function:
         plans = self._plans

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 import holdfast
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.queries import NotCovered
+from holdfast.queries.split import Split
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 
@@ -174,6 +175,24 @@ def test_another_meaning_of_a_column_does_not_fit_the_store(events: DataFrame, t
     run(events.groupBy("k").agg(F.sum("n")))
     with pytest.raises(HoldfastError, match="groups"):
         run(events.groupBy("k").agg(F.sum(F.col("n") * 2)))
+
+
+def test_windows_of_another_step_are_others(events: DataFrame) -> None:
+    def meant(*window: str) -> str:
+        return Split(events.groupBy(F.window("ts", *window)).count()).meaning["g0_end"]
+
+    texts = [meant("10 minutes"), meant("10 minutes", "5 minutes"), meant("10 minutes", "2 minutes"), meant("1 hour")]
+    assert len(set(texts)) == 4 and texts[0] == meant("10 minutes")
+    assert all(text.startswith("window of 600 s") for text in texts[:3]) and texts[3].startswith("window of 3600 s")
+
+
+def test_a_query_is_explained(events: DataFrame) -> None:
+    text = holdfast.explain(QUERIES["tumbling"][0](events), mode="append", nodes=4, budget=1.0)
+    assert "4 tasks with state: count(1), sum(n) by window of 600 s" in text
+    assert "when any node is lost, live copies leave a fidelity of at least 0.750, with replicas of groups/" in text
+    assert "groups close when the watermark has reached window of 600 s" in text and "EventTimeWatermark" in text
+    with pytest.raises(Invalid, match="nodes must be at least 1, got 0"):
+        holdfast.explain(events.groupBy("k").count(), nodes=0)
 
 
 def test_what_is_not_taken_ends_the_query_by_name(events: DataFrame, tmp_path: Path) -> None:

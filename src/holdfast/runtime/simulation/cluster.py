@@ -343,7 +343,10 @@ class SimulatedRunner:
 
     def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
         delay = self._nodes.timing.checkpoint * self._jitter()
-        nodes = {place: self._nodes.here[place] for place in uploads}
+        # Where another has come under the name before anybody noticed, nobody answers.
+        nodes = {
+            place: node for place in uploads if (node := self._nodes.here[place]).folder == uploads[place][0].folder
+        }
         timer = self._nodes.world.after(delay, lambda: self._save(epoch, uploads, nodes))
         self._saves[epoch] = (timer, done)
 
@@ -352,8 +355,8 @@ class SimulatedRunner:
             return
         saved: list[Saved] = []
         for place, wanted in uploads.items():
-            node = nodes[place]
-            if not node.alive or node.stalled > self._nodes.world.now:
+            node = nodes.get(place)
+            if node is None or not node.alive or node.stalled > self._nodes.world.now:
                 return  # it hangs until somebody notices
             try:
                 saved.append(self._worker(node).save(wanted))
