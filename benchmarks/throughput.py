@@ -2,11 +2,13 @@
 
     .venv/bin/python benchmarks/throughput.py                      # everything, about ten minutes
     .venv/bin/python benchmarks/throughput.py --query keyed-count --rows 1000000
+    .venv/bin/python benchmarks/throughput.py --plain --rows 1000000    # the query itself, through holdfast.writeStream
 
 Each measurement has a process of its own. Structured Streaming runs with the RocksDB state store and changelog
 checkpointing, as many shuffle partitions as cores, in update mode; both write what changed in a batch as Parquet
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
-included; the first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on
+included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
+to the next. The first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on
 and off, ``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
 """
 
@@ -21,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,15 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
     spark = session()
     stream = (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
+    written: list[float] = []
+
+    def write(frame: Any, epoch: int) -> None:
+        if sink == "parquet":
+            frame.write.mode("append").parquet(str(folder / "output"))
+        else:
+            frame.write.format("noop").mode("overwrite").save()
+        written.append(time.monotonic())
+
     if system == "holdfast":
         from holdfast.runtime.spark import start
 
@@ -99,22 +111,30 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
             outputs=sink == "parquet",
         )  # fmt: skip
         running = query_of(job)
+    elif system == "plain":
+        import holdfast
+
+        writer = holdfast.writeStream(structured(query, stream)).outputMode("update").foreachBatch(write)
+        writer.resilience(nodes=2, parallelism=2, checkpoint_every=every)
+        job = writer.option("checkpointLocation", str(folder / "store")).start()
+        running = query_of(job)
     else:
-
-        def write(frame: Any, epoch: int) -> None:
-            frame.write.mode("append").parquet(str(folder / "output"))
-
         writing = structured(query, stream).writeStream.outputMode("update")
         writing = writing.foreachBatch(write) if sink == "parquet" else writing.format("noop")
         running = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
-    marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, [SKIPPED, batches])]
+    progress = (lambda: len(written)) if system == "plain" else (lambda: len(running.recentProgress))
+    marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, progress, [SKIPPED, batches])]
     if system == "holdfast":
         job.awaitTermination()
+    elif system == "plain":
+        job.stop()
     else:
         running.stop()
     times = [
         entry["durationMs"]["triggerExecution"] / 1000 for entry in running.recentProgress if entry["numInputRows"]
     ]
+    if system == "plain":
+        times = [later - earlier for earlier, later in pairwise([written[0], *written])]
     kept = times[SKIPPED:batches]
     spark.stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -134,10 +154,10 @@ def query_of(job: Any) -> Any:
     return job._source.query
 
 
-def after(running: Any, counts: list[int]) -> Iterator[int]:
+def after(running: Any, progress: Callable[[], int], counts: list[int]) -> Iterator[int]:
     """Comes back whenever so many batches are done, with how many really are."""
     for count in counts:
-        while (done := len(running.recentProgress)) < count and running.isActive:
+        while (done := progress()) < count and running.isActive:
             time.sleep(0.02)
         yield done
 
@@ -215,6 +235,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--sink", choices=["parquet", "none"], default="parquet")
     parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
+    parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -239,7 +260,7 @@ def main() -> None:
             fragments = rows // 20 if query == "word-frequency" else rows
             one, two = (
                 apart(system, query, str(fragments), str(asked.batches), asked.sink, "10")
-                for system in ("structured", "holdfast")
+                for system in ("structured", "plain" if asked.plain else "holdfast")
             )
             cells = [
                 f"{fragments:,}",
