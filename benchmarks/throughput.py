@@ -8,8 +8,8 @@ Each measurement has a process of its own. Structured Streaming runs with the Ro
 checkpointing, as many shuffle partitions as cores, in update mode; both write what changed in a batch as Parquet
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
-to the next. The first batches, which warm the JVM up, are left out. ``--checkpoints`` compares Holdfast's checkpoints on
-and off, ``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
+to the next. The first batches, which warm the JVM up, are left out. ``--checkpoints`` compares checkpoints on and off,
+``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
