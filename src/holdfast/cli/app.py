@@ -18,10 +18,10 @@ from holdfast.errors import HoldfastError, Invalid
 COMMANDS = {
     "demo": "Watch a job lose half of its executors and go on answering.",
     "run": "Run a workload on Spark.",
-    "explain": "What runs where of a plain streaming query, and what a loss leaves of its answer.",
     "report": "Make a page of a run: one HTML file that needs no network.",
     "history": "Why a run recovered the way it did.",
     "scale": "Give an operator of a running job more tasks, or fewer.",
+    "explain": "What runs where of a plain streaming query, and what a loss leaves of its answer.",
     "fidelity": "How much of the answer is left when these tasks fail.",
     "plan": "Which tasks to replicate within a budget.",
     "schedule": "What to recover first while capacity comes back after a failure.",
