@@ -68,6 +68,7 @@ def few() -> Assessment:
     return run_campaign(market, FEW)
 
 
+@pytest.mark.long
 def test_other_processes_give_the_same(few: Assessment) -> None:
     assert run_campaign(market, FEW, cores=2) == few
 
@@ -346,6 +347,7 @@ def test_settings_that_make_no_sense(changes: dict[str, Any], message: str) -> N
         run_campaign(market, small(**changes))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_gives_the_scores_of_the_trial(spark: Any) -> None:
     made = market(rate=4000, epochs=2)

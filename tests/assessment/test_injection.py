@@ -48,7 +48,7 @@ def recordings() -> Mapping[int, Recording]:
     st.integers(0, 2400),
     st.integers(0, 900),
 )
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=10)
 def test_a_branch_is_the_run_from_the_start(
     recordings: Mapping[int, Recording], parallelism: int, targets: set[str], kind: str, start: int, length: int
 ) -> None:

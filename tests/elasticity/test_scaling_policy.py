@@ -16,8 +16,8 @@ from holdfast.state import KeyRange, Routing
 from holdfast.state.ranges import RING
 from holdfast.topology import Task
 
-SOME = settings(deadline=None, derandomize=True, max_examples=80)
-FEW = settings(deadline=None, derandomize=True, max_examples=50)
+SOME = settings(deadline=None, derandomize=True, max_examples=40)
+FEW = settings(deadline=None, derandomize=True, max_examples=25)
 
 
 def rounds(scaler: Scaler, *rows: list[float], operator: str = "O", start: float = 0.0) -> list[list[Decision]]:

@@ -16,6 +16,7 @@ from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.contract import description_of
 from holdfast.operators.description import ANSWERS, as_json, change, remembers, told
+from holdfast.operators.grouped import Grouped
 from holdfast.state import StateSchema
 
 LEFT, RIGHT = op.side("a", {"x": "int64"}, time="t"), op.side("b", {"y": "int64"}, time="t")
@@ -78,6 +79,7 @@ READY: list[tuple[op.Operator, str]] = [
     (op.flat_map(words, columns={"w": "string"}, version="b"), "flat map words version b"),
     (op.chain(first, op.filter(pl.col("a"))), 'first version 1, then filter col("a")'),
     (op.FunctionOperator(first, SCHEMA, version=7), "first version 7"),
+    (Grouped("word", "update", None, None, {"word": "lower(w)"}, n=op.count()), "count() by word; word is lower(w)"),
     (Own(), "Own version 1"),
     (Newer(), "Newer version 2024-05"),
 ]

@@ -59,7 +59,7 @@ budgets = st.sampled_from([0.0, 1.0, 2.5, 4.0, 5.0, 7.3])
 assumptions = st.sampled_from(["all", "worst-domain", "average-domain"])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(small, budgets, assumptions)
 def test_exact_finds_what_brute_force_finds_and_says_so(topology: Topology, budget: float, assume: str) -> None:
     found = exact(topology, budget, assume)
@@ -72,7 +72,7 @@ def assume_small(topology: Topology) -> None:
     assume_that(count_trees(topology) <= dynamic_module.MOST_TREES)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(small, budgets, assumptions)
 def test_dynamic_finds_what_brute_force_finds(topology: Topology, budget: float, assume: str) -> None:
     assume_small(topology)
@@ -81,7 +81,7 @@ def test_dynamic_finds_what_brute_force_finds(topology: Topology, budget: float,
     assert found.objective == pytest.approx(brute_force(topology, budget, assume), abs=TOLERANCE)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(topologies(operators=(3, 9), parallelism=(1, 4)), st.floats(0, 1), assumptions)
 def test_structure_aware_is_never_below_greedy(topology: Topology, share: float, assume: str) -> None:
     budget = share * float(topology.costs.sum())
@@ -92,7 +92,7 @@ def test_structure_aware_is_never_below_greedy(topology: Topology, share: float,
 
 
 @pytest.mark.parametrize("algorithm", PLANNERS)
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(topology=topologies(operators=(2, 5)).filter(lambda topology: len(topology.tasks) <= 10), assume=assumptions)
 def test_more_budget_is_never_worse(algorithm: str, topology: Topology, assume: str) -> None:
     if algorithm == "dynamic":
@@ -183,7 +183,7 @@ def with_virtual_sink(topology: Topology) -> Topology:
     return Topology(tuple(operators), tuple(streams), (Query("virtual"),))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(topologies(queries=(2, 3)), st.randoms(use_true_random=False))
 def test_the_objective_is_the_fidelity_of_the_virtual_sink(topology: Topology, chance) -> None:
     single = with_virtual_sink(topology)
@@ -268,7 +268,7 @@ def test_a_plan_does_not_hold_replicas_that_carry_nothing() -> None:
     assert [part.kind for part in decompose(topology)] == ["structured", "full"]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(topologies(joins=0.0))
 def test_the_cheapest_tree_is_the_cheapest_of_all_trees(topology: Topology) -> None:
     assume_small(topology)

@@ -79,13 +79,13 @@ def check(topology: Topology, found: SurvivingPlan, nodes: Sequence[Node | str])
 
 def test_nearly_every_plan_is_the_best_there_is() -> None:
     gaps = []
-    for case in filter(None, map(tiny, range(150))):
+    for case in filter(None, map(tiny, range(75))):
         topology, budget, nodes, survive = case
         found = plan_surviving(topology, budget, nodes, survive)
         check(topology, found, nodes)
         homes = {task: copies[0] for task, copies in found.placement.items()}
         gaps.append(by_brute_force(topology, budget, nodes, survive, homes) - found.floor.fidelity)
-    assert len(gaps) > 100
+    assert len(gaps) > 50
     assert min(gaps) >= -CLOSE
     assert sum(gap > CLOSE for gap in gaps) / len(gaps) <= 0.05
     assert np.mean(gaps) <= 0.003

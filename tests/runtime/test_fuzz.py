@@ -13,7 +13,7 @@ from holdfast.runtime.simulation import fuzzing
 from holdfast.runtime.simulation.fuzzing import CASES, attempt, digest_case, fuzz, shrink
 from holdfast.runtime.simulation.simulation import Simulation
 
-SCHEDULES = 320
+SCHEDULES = 304
 SEARCHED = 300
 """Seeds tried when the one that is known to show a mistake does not show it any more."""
 RECOVERING = (

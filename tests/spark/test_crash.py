@@ -15,7 +15,7 @@ from commands import expected_counts, final_counts, killed_when
 
 from holdfast.workloads import Options
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
+pytestmark = pytest.mark.spark
 
 OPTIONS = Options(epochs=12, rate=200, seed=5)
 

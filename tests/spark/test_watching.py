@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 from commands import DEADLINE, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
+pytestmark = pytest.mark.spark
 
 
 def test_the_demo_ends_with_its_verdict_and_a_page(

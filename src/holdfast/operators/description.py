@@ -121,8 +121,15 @@ def _function(does: Description) -> str:
     return f"{does['function']} version {does['version']}"
 
 
+def _grouped(does: Description) -> str:
+    closes = f", closed by {does['closes']}" if does["closes"] else ""
+    means = "".join(f"; {name} is {text}" for name, text in does.get("meaning", {}).items())
+    return f"{_aggregates(does)}{closes}{means}"
+
+
 _WORDS: Mapping[str, Callable[[Description], str]] = {
     "aggregate": _aggregates,
+    "grouped": _grouped,
     "combine": lambda does: f"{_aggregates(does)} within an epoch",
     "window": _windowed,
     "join": _joined,

@@ -129,7 +129,21 @@ def by_spark(frame: DataFrame, mode: str, store: Path) -> dict[int, Rows]:
     return answers(frame.writeStream, mode, store)
 
 
-@pytest.mark.parametrize(("name", "mode"), [(name, mode) for name, (_, modes) in QUERIES.items() for mode in modes])
+SHORT = {
+    ("functions", "update"),
+    ("no keys", "complete"),
+    ("tumbling", "append"),
+    ("sliding, window alone", "append"),
+    ("sql", "update"),
+}
+CASES = [
+    pytest.param(name, mode, marks=[] if (name, mode) in SHORT else [pytest.mark.long])
+    for name, (_, modes) in QUERIES.items()
+    for mode in modes
+]
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES)
 def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path: Path, name: str, mode: str) -> None:
     frame = QUERIES[name][0](events)
     ours = answers(holdfast.writeStream(frame), mode, tmp_path / "ours")
