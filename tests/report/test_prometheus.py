@@ -8,7 +8,7 @@ from histories import half_lost
 
 from holdfast.report.metrics import Metrics
 
-LINE = re.compile(r'holdfast_\w+(\{\w+="[^"]*"\})? -?[\d.e+]+')
+LINE = re.compile(r'holdfast_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? -?[\d.e+]+')
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:
@@ -46,6 +46,14 @@ def test_after_the_end() -> None:
     assert told['holdfast_epoch_latency_seconds_bucket{le="2.5"}'] == 5
     assert told['holdfast_epoch_latency_seconds_bucket{le="+Inf"}'] == told["holdfast_epoch_latency_seconds_count"] == 5
     assert told["holdfast_checkpoint_bytes_total"] == 3072 and told['holdfast_state_bytes{operator="count"}'] == 4004
+
+
+def test_what_operators_count_adds_up() -> None:
+    metrics = Metrics()
+    epochs = [event for event in half_lost() if event["kind"] == "epoch"]
+    for event, late in zip(epochs, (3, 0, 4), strict=False):
+        metrics.heard({**event, "counters": {"count": {"late": late}} if late else {}})
+    assert scraped(metrics)['holdfast_counted_rows_total{operator="count",what="late"}'] == 7
 
 
 def test_every_family_is_declared_once_before_its_samples() -> None:

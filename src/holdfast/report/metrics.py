@@ -19,6 +19,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._tasks = Tasks()
         self._totals: Counter[str] = Counter()
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._outputs = {"final": 0, "tentative": 0}
         self._buckets: Counter[float] = Counter()
         self._latency = 0.0
@@ -46,6 +47,8 @@ class Metrics:
                 self._totals["epochs"] += 1
                 self._totals["rows"] += event["rows_in"]
                 self._totals["shed"] += event.get("shed", 0)
+                for operator, counters in event.get("counters", {}).items():
+                    self._counted.update({(operator, what): rows for what, rows in counters.items()})
             case "answered":
                 self._answers += 1
                 self._latency += event["seconds"]
@@ -87,6 +90,12 @@ class Metrics:
                 "counter",
                 "Outputs published, one task's rows of one epoch each",
                 [(_labels(kind=kind), count) for kind, count in self._outputs.items()],
+            ),
+            _family(
+                "counted_rows_total",
+                "counter",
+                "Rows that operators counted, such as late ones",
+                [(_labels(operator=operator, what=what), rows) for (operator, what), rows in self._counted.items()],
             ),
             *self._promised(),
             _family("fidelity", "gauge", "Fidelity of the last answer, 0 to 1", [("", epoch.get("fidelity", 1.0))]),
