@@ -28,6 +28,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path, holdfast: Holdfast) -> None:
     asked = ["assess", *SMALL, "--repeat", "2", "--precision", "0", "--cores", "1", "--quiet"]
     whole = answer(holdfast(*asked, "--out", str(tmp_path / "whole"), *JSON))

@@ -107,6 +107,7 @@ def test_another_campaign_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_it_stops_when_sure() -> None:
     settings = small(repeat=6, precision=10.0)
     assert {each.repetitions for each in run_campaign(market, settings).operators} == {3}

@@ -53,6 +53,7 @@ def test_word_count(example: Any, spark: Any) -> None:
     assert counts == expected
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_job_of_the_tutorial_says_the_same_before_and_after(example: Any, spark: Any, tmp_path: Path) -> None:
     folder = tmp_path / "clicks"

@@ -1,6 +1,7 @@
-"""A program, since a process has one Spark: a job on four executors is scaled, and some of them are killed meanwhile.
+"""A program, since a process has one Spark: a job on four executors.
 
-    python on_executors.py FOLDER [WORDS...]   # WORDS: a command of holdfast to be run on the same Spark afterwards
+    python on_executors.py scaled FOLDER    # it is scaled, and some executors are killed meanwhile
+    python on_executors.py WORDS...         # a command of holdfast
 
 What happens is decided by what the history says, never by time. The listener runs under the lock of the job, so whoever
 it kills is dead before anything else can be decided.
@@ -16,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from holdfast import operators as op
 from holdfast.operators import Pipeline
@@ -77,10 +79,7 @@ class Trial:
         self.job.driver.ports.nodes.kill([victim])
 
 
-def main() -> None:
-    folder, command = Path(sys.argv[1]), sys.argv[2:]
-    settings = {"spark.driver.memory": "2g", "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")}
-    spark = spark_session(MASTER, name="on-executors", settings=settings)
+def scaled(spark: SparkSession, folder: Path) -> None:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     os.chdir(folder.parent)  # executors have working folders of their own: a relative store is the driver's to resolve
     job = start(
@@ -91,13 +90,18 @@ def main() -> None:
     if not trial.over.wait(150):
         raise SystemExit(f"it did not come to its end: {job.status}")
     job.stop()
-    if command:
+    spark.stop()
+
+
+def main() -> None:
+    settings = {"spark.driver.memory": "2g", "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")}
+    spark = spark_session(MASTER, name="on-executors", settings=settings)
+    if sys.argv[1] == "scaled":
+        scaled(spark, Path(sys.argv[2]))
+    else:
         from holdfast.cli import main as holdfast
 
-        sys.argv = ["holdfast", *command]
         holdfast()
-    else:
-        spark.stop()
 
 
 if __name__ == "__main__":

@@ -37,14 +37,13 @@ COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """Two jobs, one after the other, on one Spark with four executors: the folder of both, the summary of the second.
+    """A job on four executors: its folder and its summary.
 
-    The first is scaled while executors are killed; of the second two executors die at once, those of one domain, and
-    later one is frozen for a while.
+    Two of them die at once, those of one domain, and later one is frozen for a while.
     """
     folder = tmp_path_factory.mktemp("four")
     (folder / "racks.json").write_text(json.dumps(RACKS))
-    program = [sys.executable, str(Path(__file__).with_name("on_executors.py")), str(folder / "scaled")]
+    program = [sys.executable, str(Path(__file__).with_name("on_executors.py"))]
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
         "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
@@ -89,10 +88,12 @@ def test_an_executor_that_is_frozen_keeps_nobody_waiting(four: tuple[Path, dict[
         assert any(e["kind"] == "published" and e["run"] == stood_in["run"] and e["of"] == "tentative" for e in events)
 
 
-def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(
-    four: tuple[Path, dict[str, object]],
-) -> None:
-    folder = four[0] / "scaled"
+@pytest.mark.long
+def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(tmp_path: Path) -> None:
+    folder, program = tmp_path / "scaled", Path(__file__).with_name("on_executors.py")
+    with running("scaled", str(folder), program=[sys.executable, str(program)]) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, err[-3000:]
     events = list(read_history(folder))
     told = [e for e in events if e["kind"] in ("nodes lost", "scaling begun", "scaling aborted", "scaled")]
     assert [(e["kind"], e.get("tasks")) for e in told if e["kind"] == "scaled"] == [("scaled", 4), ("scaled", 3)]

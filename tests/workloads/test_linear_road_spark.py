@@ -50,6 +50,7 @@ def test_answers_are_exact_on_spark_although_a_node_dies(spark: Any, tmp_path: P
     assert {each[0] for each in expected} == {"toll", "balance", "expenditure"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_small_peak_is_sustained_and_every_latency_kept(spark: Any, tmp_path: Path, packed: bool) -> None:
     peak = run_peak(spark, 2, Load(seconds=2, warm_up=3, packed=packed), tmp_path)
