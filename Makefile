@@ -23,7 +23,7 @@ $(CLASSES): $(READY) | java
 	@$(BIN)/python scripts/class-archive $@
 
 demo: setup
-	@SPARK_SUBMIT_OPTS=-XX:SharedArchiveFile=$(abspath $(CLASSES)) $(BIN)/holdfast demo
+	@SPARK_SUBMIT_OPTS="$$SPARK_SUBMIT_OPTS -XX:SharedArchiveFile=$(abspath $(CLASSES))" $(BIN)/holdfast demo
 
 lint: $(READY)
 	$(BIN)/ruff check .

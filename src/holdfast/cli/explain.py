@@ -26,9 +26,13 @@ def explain(
     from pyspark.sql import DataFrame
 
     from holdfast.queries.explaining import explained, told
+    from holdfast.runtime.spark.shipping import first_cause
 
     found = loaded(query, "query")
-    frame = found() if callable(found) else found
+    try:
+        frame = found() if callable(found) else found
+    except Exception as error:
+        raise Invalid(f"{query}: it fails: {type(error).__name__}: {first_cause(error)}") from None
     if not isinstance(frame, DataFrame):
         raise Invalid(
             f"{query}: a streaming DataFrame is needed, or a function that makes one, got {type(frame).__name__}"

@@ -7,8 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.errors import Invalid
-from holdfast.operators.grouped import Emit
-from holdfast.queries.grouping import GROUPS, pipeline_of
+from holdfast.queries.grouping import GROUPS, checked_mode, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.replication import plan_surviving
 
@@ -16,31 +15,31 @@ WIDE = 150
 
 
 def explain(
-    frame: DataFrame, *, mode: Emit = "update", nodes: int = 4, parallelism: int | None = None, budget: float = 0.0
+    frame: DataFrame, *, mode: str = "update", nodes: int = 4, parallelism: int | None = None, budget: float = 0.0
 ) -> str:
     """The query in words; what cannot be run is refused as the writer refuses it. Starts nothing."""
     return told(explained(frame, mode, nodes, parallelism, budget))
 
 
-def explained(frame: DataFrame, mode: Emit, nodes: int, parallelism: int | None, budget: float) -> dict[str, Any]:
+def explained(frame: DataFrame, mode: str, nodes: int, parallelism: int | None, budget: float) -> dict[str, Any]:
     """The same as JSON."""
     for name, value in (("nodes", nodes), ("parallelism", parallelism)):
         if value is not None and value < 1:
             raise Invalid(f"{name} must be at least 1, got {value}")
-    split = Split(frame)
-    topology = pipeline_of(split, mode, parallelism or max(2, nodes), max(2, nodes)).topology
+    split, emit = Split(frame), checked_mode(mode, "mode")
+    topology = pipeline_of(split, emit, parallelism or max(2, nodes), max(2, nodes)).topology
     keys = [split.meaning[key.columns[0]].removesuffix(", start") for key in split.keys]
     left = []
-    for lost in range(1, nodes):
+    for lost in sorted({1, 2, nodes // 2} & set(range(1, nodes))):
         plan = plan_surviving(topology, budget, [f"node-{number}" for number in range(nodes)], lost)
         replicas = [str(task) for task in plan.replicas]
         left.append({"lost": lost, "fidelity": round(plan.floor.bound, 6), "replicas": replicas})
     return {
-        "mode": mode,
+        "mode": emit,
         "above": [line.strip() for line in split.over],
         "keys": keys,
         "functions": [each.sql for each in split.functions],
-        "closes": split.meaning[split.time] if split.time is not None and mode != "complete" else None,
+        "closes": split.meaning[split.time] if split.time is not None and emit != "complete" else None,
         "tasks": topology.operator[GROUPS].parallelism,
         "nodes": nodes,
         "below": str(split.below._jdf.queryExecution().analyzed().toString()).splitlines(),

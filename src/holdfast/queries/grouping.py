@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast, get_args
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_type
@@ -19,12 +21,26 @@ EVERYTHING = "g"
 NAN = ".nan"
 
 
-def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: int) -> op.Pipeline:
-    """Spark's rows come in at a source, and are grouped by tasks that can be lost and come back."""
-    by: dict[str, pa.DataType] = {}
+def checked_mode(written: str, name: str) -> Emit:
+    """An output mode as Spark takes it, in any case of letters; ``name``: the option that it was given to."""
+    for mode in get_args(Emit):
+        if str(written).strip().lower() == mode:
+            return cast(Emit, mode)
+    raise Invalid(f"{name} must be update, append or complete, got {written!r}")
+
+
+def _columns(split: Split) -> dict[str, pa.DataType]:
+    """The key columns; a window is two of them."""
+    found: dict[str, pa.DataType] = {}
     for key in split.keys:
         types = [inner.dataType for inner in key.type] if isinstance(key.type, StructType) else [key.type]
-        by |= {name: _arrow(kind, split) for name, kind in zip(key.columns, types, strict=True)}
+        found |= {name: _arrow(kind, split) for name, kind in zip(key.columns, types, strict=True)}
+    return found
+
+
+def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: int) -> op.Pipeline:
+    """Spark's rows come in at a source, and are grouped by tasks that can be lost and come back."""
+    by = _columns(split)
     alone = not by
     answers: dict[str, Aggregation] = {}
     for each in split.functions:
@@ -93,10 +109,7 @@ def finished(split: Split, rows: pa.Table) -> pa.Table:
 
 def schema_of(split: Split) -> pa.Schema:
     """The columns of ``finished``, for an epoch in which nobody said anything."""
-    fields = []
-    for key in split.keys:
-        types = [inner.dataType for inner in key.type] if isinstance(key.type, StructType) else [key.type]
-        fields += [pa.field(name, _arrow(kind, split)) for name, kind in zip(key.columns, types, strict=True)]
+    fields = [pa.field(name, kind) for name, kind in _columns(split).items()]
     for each in split.functions:
         fields += [pa.field(n, _arrow(t, split)) for n, t in zip(each.answers, each.answer_types, strict=True)]
     return pa.schema(fields or [pa.field(EVERYTHING, pa.int32())])

@@ -1,22 +1,18 @@
-"""``holdfast.writeStream(frame)``: Spark's DataStreamWriter for a query whose aggregate Holdfast keeps.
-
-query = totals.writeStream.outputMode("update").foreachBatch(f).option("checkpointLocation", d).start()
-query = holdfast.writeStream(totals).outputMode("update").foreachBatch(f).option("checkpointLocation", d).start()
-"""
+"""``holdfast.writeStream(frame)``, in place of ``frame.writeStream``: Spark's writer, state kept by Holdfast."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
-from holdfast.queries.grouping import finished, pipeline_of, schema_of
+from holdfast.queries.grouping import checked_mode, finished, pipeline_of, schema_of
 from holdfast.queries.split import NotCovered, Split
 from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.spark import Job, start
@@ -24,7 +20,6 @@ from holdfast.runtime.spark.starting import default_nodes
 from holdfast.state.files import open_files
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
-MODES = ("append", "update", "complete")
 OURS = {
     "nodes", "parallelism", "budget", "replicas", "survive", "domains", "answer_within", "checkpoint_every", "elastic",
     "max_nodes", "pool", "memory_limit", "allow_changed", "force", "recovery", "scheduler", "listeners", "faults",
@@ -52,8 +47,8 @@ class Query(Job):
         if self._source is not None and self.isActive:
             self._source.process_all()
             self.delivery.wait(self.driver.snapshot.head)
-        if self.exception() is not None:
-            raise self.exception()  # type: ignore[misc]
+        if (error := self.exception()) is not None:
+            raise error
 
     def _look(self) -> tuple[int | None, int]:
         seen = self._driver.snapshot if self._driver is not None else None
@@ -76,7 +71,7 @@ class Writer:
 
     def __init__(self, split: Split) -> None:
         self._split = split
-        self._mode = "append"
+        self._mode: Emit = "append"
         self._format = "parquet"
         self._options: dict[str, str] = {}
         self._trigger: dict[str, Any] = {}
@@ -87,10 +82,7 @@ class Writer:
         self._ours: dict[str, Any] = {}
 
     def outputMode(self, outputMode: str) -> Self:
-        mode = str(outputMode).strip().lower()
-        if mode not in MODES:
-            raise Invalid(f"outputMode must be {', '.join(MODES[:-1])} or {MODES[-1]}, got {outputMode!r}")
-        self._mode = mode
+        self._mode = checked_mode(outputMode, "outputMode")
         return self
 
     def format(self, source: str) -> Self:
@@ -209,7 +201,7 @@ class Writer:
         ours = dict(self._ours)
         nodes = ours.pop("nodes", None) or default_nodes(spark)
         parallelism = ours.pop("parallelism", None) or max(2, nodes)
-        pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))  # type: ignore[arg-type]
+        pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))
         empty = schema_of(split).empty_table()
 
         def give(rows: pa.Table | None, epoch: int) -> None:
@@ -228,11 +220,12 @@ class Writer:
             return made[-1]
 
         made: list[Query] = []
-        with _once(spark, self._name):
-            start(
-                split.below, pipeline, store=store, nodes=nodes, trigger=self._trigger, watermarked=split.watermarked,
-                name=self._name, into=into, sink=hear, **ours,
-            )  # fmt: skip
+        if self._name is not None and any(query.name == self._name for query in spark.streams.active):
+            raise Invalid(f"queryName {self._name!r}: a query of that name is running")
+        start(
+            split.below, pipeline, store=store, nodes=nodes, trigger=self._trigger, watermarked=split.watermarked,
+            name=self._name, into=into, sink=hear, **ours,
+        )  # fmt: skip
         made[0].delivery.begin()
         return made[0]
 
@@ -255,14 +248,6 @@ class Writer:
         if path is None:
             raise Invalid(f"format {self._format}: say where to: .start(path)")
         return partial(_to_files, self._format, path, self._partition, options)
-
-
-@contextlib.contextmanager
-def _once(spark: SparkSession, name: str | None) -> Any:
-    """Two queries of one name would be one too many, as in Spark."""
-    if name is not None and any(query.name == name for query in spark.streams.active):
-        raise Invalid(f"queryName {name!r}: a query of that name is running")
-    yield
 
 
 def _to_files(

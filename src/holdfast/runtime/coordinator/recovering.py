@@ -187,7 +187,7 @@ class Recovering:
             return ""
         named = ", ".join(map(str, dear[:5])) + (f" and {len(dear) - 5} more" if len(dear) > 5 else "")
         longest = max(map(measured.restoring, dear))
-        return f"; answers do without {named} meanwhile: to restore that would take {longest:.1f} s of {within:g} s"
+        return f"; answers do without {named}: a restore would take {longest:.1f} s, and they wait {within:g} s"
 
     def capacity(self, parts: Parts) -> float:
         """What a node may carry."""

@@ -133,7 +133,7 @@ class SparkRunner:
             level, partitions = self._exchange.batch(batch.frame, at)
             plan = plan.ingesting(partitions)
             schema = arrow_schema(self._spark, batch.frame)
-            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.time)
+            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark)
         else:
             level = self._exchange.located([location(place) for place in plan.places])
             partitions = len(plan.places)

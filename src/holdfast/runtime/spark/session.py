@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pyspark
@@ -73,15 +74,18 @@ def spark_session(
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
         chosen |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
-    if cluster := _CLUSTER.fullmatch(master):
+    cluster = _CLUSTER.fullmatch(master)
+    if cluster:
         memory = int(cluster[3])
-        # Else the workers of a local cluster leave their folders in the installed package.
-        os.environ.setdefault("SPARK_WORKER_DIR", tempfile.mkdtemp(prefix="holdfast-executors-"))
         chosen["spark.executor.memory"] = f"{memory - memory // 4}m"
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    if cluster:
+        # Workers of a local cluster keep the folders of their executors in the installed package, and leave them there.
+        left = Path(os.environ["SPARK_HOME"], "work", session.sparkContext.applicationId)
+        atexit.register(shutil.rmtree, left, ignore_errors=True)
     return session
 
 

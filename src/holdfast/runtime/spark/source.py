@@ -21,13 +21,13 @@ LOOK_EVERY = 0.05
 class Batch:
     """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last.
 
-    ``time``: the watermark that Spark has for it, in microseconds, if sources go by that.
+    ``watermark``: the one that Spark has for it, in microseconds, if sources go by that.
     """
 
     frame: DataFrame
     sources: Mapping[str, str | None]
     ends: bool = False
-    time: int | None = None
+    watermark: int | None = None
 
 
 class _Closed(Exception):
@@ -93,13 +93,13 @@ class StreamSource:
         """On the stream's own thread: an epoch is over when it is released."""
         assert self._offer is not None
         if not self._closed:
-            self._offer(epoch, Batch(frame, self._columns, epoch == self._last, self._time()))
+            self._offer(epoch, Batch(frame, self._columns, epoch == self._last, self._watermark()))
         with self._changed:
             self._changed.wait_for(lambda: self._released >= epoch or self._closed)
             if self._released < epoch:
                 raise self._error or _Closed
 
-    def _time(self) -> int | None:
+    def _watermark(self) -> int | None:
         """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
         if not self._watermarked:
             return None

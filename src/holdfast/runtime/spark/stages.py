@@ -50,7 +50,7 @@ class Ingest:
     schema: bytes
     sources: Mapping[str, str | None]
     ends: bool
-    time: int | None
+    watermark: int | None
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
         worker, plan = worker_of(self.job, self.context), self.plan
@@ -61,7 +61,7 @@ class Ingest:
         keep = None if plan.allowed is None else -(-plan.allowed // max(1, plan.pieces[plan.ingest]))
         rows = came if keep is None else sample(came, keep)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows, self.time)
+        made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows, self.watermark)
         notes = [_noted(report) for report in made.reports]
         if made.entry is not None:
             notes.append({"piece": index, **made.entry.to_json()})

@@ -79,15 +79,17 @@ def process(
 
 
 def process_source(
-    pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int, ends: bool = False, time_: int | None = None
+    pipeline: Pipeline, task: Task, rows: pa.Table, epoch: int, ends: bool = False, watermark: int | None = None
 ) -> Processed:
     """A source's task over its share of the batch: stateless; it stamps what it sends with its watermark.
 
-    ``ends``: no row will ever follow, so every window closes. ``time_``: the watermark, where Spark keeps it.
+    ``ends``: no row will ever follow, so every window closes. ``watermark``: the one of Spark, where that counts.
     """
     step = pipeline.by_name[task.operator]
     began = time.process_time()
-    stamp = None if not step.event_time else END if ends else _event_time(step, rows) if time_ is None else time_
+    stamp = None
+    if step.event_time:
+        stamp = END if ends else watermark if watermark is not None else _event_time(step, rows)
     view = State({}, task, epoch)
     try:
         answer = step.operator.process_inputs({task.operator: rows}, view)

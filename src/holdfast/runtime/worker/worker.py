@@ -112,11 +112,11 @@ class Worker:
         shares: Mapping[str, pa.Table],
         ends: bool,
         shed: int = 0,
-        time: int | None = None,
+        watermark: int | None = None,
     ) -> Ingested:
         """Run the sources over a part of the batch, journal what they send on if the plan says so, and send it.
 
-        ``shed``: rows of this part that were left out before. ``time``: the watermark, where Spark keeps it.
+        ``shed``: rows of this part that were left out before. ``watermark``: the one of Spark, where that counts.
         """
         assert plan.ingest is not None
         epoch, pieces, pipeline = plan.ingest, plan.pieces[plan.ingest], self.pipeline(plan.shape)
@@ -125,7 +125,7 @@ class Worker:
         for name, rows in shares.items():
             task = source_task(pipeline.topology, name, piece, pieces)
             try:
-                made = process_source(pipeline, task, rows, epoch, ends, time)
+                made = process_source(pipeline, task, rows, epoch, ends, watermark)
                 sent = outgoing(pipeline, task, made, epoch, plan.shape.routings, piece)
             except TaskFailed as error:
                 return Ingested([], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None)
@@ -183,18 +183,21 @@ class Worker:
         counters: dict[str, int] = {}
         rows_in = rows_out = 0
         keys: list[int] = []
-        took: list[float] = []
+        fetching = 0.0
 
         def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
             seconds = time.process_time() - began
             size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
-                outputs, message, keys, restored=sum(took),
+                outputs, message, keys, restored=fetching,
             )  # fmt: skip
 
         try:
-            state = self._state(plan, work, took)
+            asked = time.perf_counter()
+            state = self._state(plan, work)
+            if work.origin == "checkpoint" and work.start >= 0 and state.tables:
+                fetching = time.perf_counter() - asked
             for epoch in work.epochs:
                 blocks = once(waiting.get((task, epoch), ()))
                 if absent := absent_barrier(pipeline.topology, plan, task, epoch, blocks):
@@ -244,25 +247,19 @@ class Worker:
             self.store.files, label, kind, epoch, str(work.task), rows, work.fidelity, self.context.sync.outputs
         )
 
-    def _state(self, plan: RunPlan, work: Work, took: list[float]) -> TaskState:
-        """The version that a work starts from; VersionMissing if this node does not have it.
-
-        ``took`` gets the seconds that the store needed for it.
-        """
+    def _state(self, plan: RunPlan, work: Work) -> TaskState:
+        """The version that a work starts from; VersionMissing if this node does not have it."""
         declared = self.context.pipeline
         schemas = declared.state_schemas(work.task.operator)
         if not schemas:
             return TaskState(work.start)
         branch, versions = branch_of(work), self.versions(plan.folders[work.node])
         if work.origin == "checkpoint":
-            began = time.perf_counter()
             if work.start < 0:
                 state = TaskState.empty(schemas, -1)
             else:
                 state = restored(self.store, declared, plan.shape, work.task, work.start)
             versions.begin(branch, work.task, state, plan.run)
-            if work.start >= 0:
-                took.append(time.perf_counter() - began)
         elif work.origin == "fork":
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
         else:
