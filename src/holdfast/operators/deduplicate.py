@@ -56,7 +56,7 @@ class Deduplicate(Operator):
         if not batch.num_rows or self._time is not None:
             return batch
         keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
-        return batch.take(pa.array(_first_rows(keys)))
+        return batch.take(pa.array(first_rows(keys)))
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if self._time is not None:
@@ -66,7 +66,7 @@ class Deduplicate(Operator):
         if not batch.num_rows:
             return batch
         keys = conformed(batch, self._keys, self._who, "give by= the type it has")
-        first = _first_rows(keys)
+        first = first_rows(keys)
         keys = keys.take(pa.array(first))
         fresh = ~state.lookup(keys).column(FOUND).to_numpy(zero_copy_only=False)
         kept = keys.filter(pa.array(fresh))
@@ -95,7 +95,7 @@ class Deduplicate(Operator):
             seen = contiguous(state.lookup(keys.take(pa.array(left))).column(SEEN)).cast(pa.int64())
             until = np.asarray(pc.add(seen, self._horizon).fill_null(np.iinfo(np.int64).min), np.int64)
             left = left[micros[left] >= until]
-            first = left[_first_rows(keys.take(pa.array(left)))]
+            first = left[first_rows(keys.take(pa.array(left)))]
             passed.append(first)
             mine = keys.take(pa.array(first)).select(names)
             state.update(mine.append_column(pa.field(SEEN, WINDOW_TIME), window_time(micros[first])))
@@ -116,7 +116,7 @@ class Deduplicate(Operator):
         state.delete(held.select(self._keys.names).filter(pc.less_equal(seen, now - 2 * self._horizon)))
 
 
-def _first_rows(keys: pa.Table) -> NDArray[np.int64]:
+def first_rows(keys: pa.Table) -> NDArray[np.int64]:
     """The place of the first row of each key, ascending."""
     if not keys.num_rows:
         return np.empty(0, np.int64)

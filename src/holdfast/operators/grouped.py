@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, count
+from holdfast.operators.closing import TIMES, Closing, until
 from holdfast.operators.columns import Columns, conformed, schema_of
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import ANSWERS, Description
@@ -23,7 +23,6 @@ from holdfast.state import StateSchema
 
 Emit = Literal["update", "append", "complete"]
 ROWS = "rows.sent"
-TIMES = "times"
 
 
 class Grouped(Operator):
@@ -60,9 +59,8 @@ class Grouped(Operator):
         self._sending = Aggregations({**aggregations, ROWS: count()}, self.by, self._who)
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema(self._aggregations.stored))}
         if self._time is not None:
-            # How many groups each time has: to find what closes without looking at every group.
-            moment = pa.schema([pa.field(self._time, self._keys.field(self._time).type)])
-            self.tables[TIMES] = StateSchema(moment, pa.schema([("groups", pa.int64())]))
+            self._closing = Closing(self._time, self._keys.field(self._time).type)
+            self.tables[TIMES] = self._closing.schema
         self._travelling = pa.schema([*self._keys, *self._sending.stored])
 
     def describe(self) -> Description:
@@ -81,7 +79,7 @@ class Grouped(Operator):
         names = list(self.by)
         rows = self._sending.fold(conformed(batch, self._travelling, self._who), names)
         if self._time is not None and rows.num_rows and state.watermark_before is not None:
-            late = _until(rows, self._time, state.watermark_before)
+            late = until(rows, self._time, state.watermark_before)
             if late.any():
                 state.count("late", int(rows.column(ROWS).to_numpy()[late].sum()))
                 rows = rows.filter(pa.array(~late))
@@ -89,7 +87,7 @@ class Grouped(Operator):
         if rows.num_rows:
             old = state.lookup(rows.select(names))
             if self._time is not None:
-                self._add(state, rows.filter(pc.invert(old.column("found"))))
+                self._closing.add(state, rows.filter(pc.invert(old.column("found"))))
             rows = self._aggregations.with_old(rows, old)
             state.update(rows)
         closed = self._close(state)
@@ -99,31 +97,11 @@ class Grouped(Operator):
             rows = closed
         return self._aggregations.finish(rows, names)
 
-    def _add(self, state: State, new: pa.Table) -> None:
-        """These groups are new."""
-        if new.num_rows:
-            times = new.group_by(self._time, use_threads=False).aggregate([([], "count_all")])
-            moments = times.select([self._time])
-            held = state.table(TIMES).lookup(moments).column("groups").fill_null(0)
-            state.table(TIMES).update(moments.append_column("groups", pc.add(held, times.column("count_all"))))
-
     def _close(self, state: State) -> pa.Table:
         """The groups whose time has come; they are forgotten."""
-        none: pa.Table = state.table(DEFAULT_TABLE).schema.arrow.empty_table()
-        if self._time is None or state.watermark is None or state.watermark == state.watermark_before:
-            return none
-        times = state.table(TIMES).scan()
-        over = _until(times, self._time, state.watermark)
-        if not over.any():
-            return none
+        if self._time is None or state.watermark is None or not self._closing.due(state):
+            return state.table(DEFAULT_TABLE).schema.arrow.empty_table()
         held = state.scan()
-        closed = held.filter(pa.array(_until(held, self._time, state.watermark)))
+        closed = held.filter(pa.array(until(held, self._time, state.watermark)))
         state.delete(closed.select(list(self.by)))
-        state.table(TIMES).delete(times.filter(pa.array(over)).select([self._time]))
         return closed
-
-
-def _until(rows: pa.Table, time: str, watermark: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows have a time at or before the watermark; a null never has."""
-    micros = rows.column(time).cast(pa.timestamp("us", rows.schema.field(time).type.tz)).cast(pa.int64())
-    return np.asarray(pc.less_equal(micros, watermark).fill_null(False), np.bool_)

@@ -1,7 +1,7 @@
-"""Plain queries: a streaming DataFrame with an aggregate, kept alive by one changed line."""
+"""Plain queries: a streaming DataFrame that keeps state, kept alive by one changed line."""
 
 from holdfast.queries.explaining import explain
-from holdfast.queries.split import NotCovered
+from holdfast.queries.stateful import NotCovered
 from holdfast.queries.writer import Query, Writer, writeStream
 
 __all__ = ["NotCovered", "Query", "Writer", "explain", "writeStream"]

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from holdfast.errors import Invalid
-from holdfast.queries.grouping import GROUPS, checked_mode, pipeline_of
+from holdfast.queries.pipelines import checked_mode, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.replication import plan_surviving
 
@@ -28,7 +28,6 @@ def explained(frame: DataFrame, mode: str, nodes: int, parallelism: int | None, 
             raise Invalid(f"{name} must be at least 1, got {value}")
     split, emit = Split(frame), checked_mode(mode, "mode")
     topology = pipeline_of(split, emit, parallelism or max(2, nodes), max(2, nodes)).topology
-    keys = [split.meaning[key.columns[0]].removesuffix(", start") for key in split.keys]
     left = []
     for lost in sorted({1, 2, nodes // 2} & set(range(1, nodes))):
         plan = plan_surviving(topology, budget, [f"node-{number}" for number in range(nodes)], lost)
@@ -37,10 +36,15 @@ def explained(frame: DataFrame, mode: str, nodes: int, parallelism: int | None, 
     return {
         "mode": emit,
         "above": [line.strip() for line in split.over],
-        "keys": keys,
-        "functions": [each.sql for each in split.functions],
-        "closes": split.meaning[split.time] if split.time is not None and emit != "complete" else None,
-        "tasks": topology.operator[GROUPS].parallelism,
+        "keeps": [
+            {
+                "operator": node.name,
+                "tasks": topology.operator[node.name].parallelism,
+                "state": node.described(),
+                "closes": node.meaning[node.closes] if node.closes is not None and emit != "complete" else None,
+            }
+            for node in reversed(split.nodes)
+        ],
         "nodes": nodes,
         "below": str(split.below._jdf.queryExecution().analyzed().toString()).splitlines(),
         "left": left,
@@ -48,16 +52,16 @@ def explained(frame: DataFrame, mode: str, nodes: int, parallelism: int | None, 
 
 
 def told(found: dict[str, Any]) -> str:
-    lines = ["Spark, above the groups, on what they answer:"]
+    lines = ["Spark, above, on what Holdfast answers:"]
     lines += [f"  {line}" for line in found["above"]]
-    by = f" by {'; '.join(found['keys'])}" if found["keys"] else ", all rows together"
-    lines += ["", f"Holdfast, {found['tasks']} tasks with state: {', '.join(found['functions']) or 'the keys'}{by}"]
-    closing = f"groups close when the watermark has reached {found['closes']}" if found["closes"] else "no group closes"
-    lines += [f"  mode {found['mode']}; {closing}"]
+    lines += ["", f"Holdfast, mode {found['mode']}, tasks that can be lost and come back:"]
+    for each in found["keeps"]:
+        closes = f"until the watermark has reached {each['closes']}" if each["closes"] else "for ever"
+        lines += [f"  {each['operator']}, {each['tasks']} tasks, {closes}: {each['state']}"]
     for each in found["left"]:
         copies = f", with replicas of {', '.join(each['replicas'])}" if each["replicas"] else ""
         some = "any node is" if each["lost"] == 1 else f"any {each['lost']} are"
         lines.append(f"  when {some} lost, live copies leave a fidelity of at least {each['fidelity']:.3f}{copies}")
-    lines += ["  lost tasks answer from the last checkpoint on top of that", "", "Spark, below the groups:"]
+    lines += ["  lost tasks answer from the last checkpoint on top of that", "", "Spark, below:"]
     cut = [line if len(line) <= WIDE else line[: WIDE - 3] + "..." for line in found["below"]]
     return "\n".join([*lines, *(f"  {line}" for line in cut)])

@@ -57,7 +57,8 @@ class Plans:
         if kind(plan) == "WithCTE":
             plan = optimizer.InlineCTE(True, False, False).apply(plan)
         plan = analysis.EliminateSubqueryAliases.apply(plan)
-        return optimizer.ReplaceExpressions.apply(analysis.EliminateView.apply(plan))
+        plan = optimizer.ReplaceExpressions.apply(analysis.EliminateView.apply(plan))
+        return optimizer.ReplaceDistinctWithAggregate.apply(plan)
 
     def floats(self, expression: Any) -> Any:
         """As Spark groups floats: -0.0 is 0.0 and NaN is NaN."""
@@ -70,6 +71,14 @@ def kind(node: Any) -> str:
 
 def items(seq: Any) -> list[Any]:
     return [seq.apply(place) for place in range(seq.size())]
+
+
+def nodes_of(plan: Any) -> list[Any]:
+    return [plan, *(node for child in items(plan.children()) for node in nodes_of(child))]
+
+
+def expressions_of(expression: Any) -> list[Any]:
+    return [expression, *(each for child in items(expression.children()) for each in expressions_of(child))]
 
 
 def type_of(expression: Any) -> DataType:

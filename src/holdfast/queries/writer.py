@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
-from holdfast.queries.grouping import checked_mode, finished, pipeline_of, schema_of
-from holdfast.queries.split import NotCovered, Split
+from holdfast.queries.pipelines import checked_mode, pipeline_of
+from holdfast.queries.split import Split
+from holdfast.queries.stateful import NotCovered
 from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.spark import Job, start
 from holdfast.runtime.spark.starting import default_nodes
@@ -30,7 +31,7 @@ Batches = Callable[[DataFrame, int], None]
 
 
 def writeStream(frame: DataFrame) -> Writer:
-    """A writer for a streaming query with one aggregate; what cannot be run here is refused by its name."""
+    """A writer for a streaming query that keeps state; what cannot be run here is refused by its name."""
     return Writer(Split(frame))
 
 
@@ -202,15 +203,15 @@ class Writer:
         nodes = ours.pop("nodes", None) or default_nodes(spark)
         parallelism = ours.pop("parallelism", None) or max(2, nodes)
         pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))
-        empty = schema_of(split).empty_table()
+        empty = split.top.schema().empty_table()
 
         def give(rows: pa.Table | None, epoch: int) -> None:
-            answers = finished(split, rows) if rows is not None else empty
+            answers = split.top.finished(rows) if rows is not None else empty
             batches(split.above(spark.createDataFrame(answers)), epoch)
 
         def hear(told: Output) -> None:
             if early is not None:
-                early(split.above(spark.createDataFrame(finished(split, told.table))), told.epoch, told.fidelity)
+                early(split.above(spark.createDataFrame(split.top.finished(told.table))), told.epoch, told.fidelity)
             made[0].delivery.pace()
 
         early = self._early

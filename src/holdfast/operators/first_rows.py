@@ -1,0 +1,75 @@
+"""The first row of each key, as Structured Streaming drops duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import Invalid
+from holdfast.operators.closing import TIMES, Closing, until
+from holdfast.operators.columns import WINDOW_TIME, Columns, conformed, microseconds, schema_of, window_time
+from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
+from holdfast.operators.deduplicate import first_rows
+from holdfast.operators.description import Description
+from holdfast.state import StateSchema
+
+UNTIL = "until"
+
+
+class FirstRows(Operator):
+    """Rows whose key was not there before, with all their columns; a key that was is a duplicate whatever its time.
+
+    ``time``: a row whose time is at or before the watermark that the epoch began with is late, dropped and counted.
+    ``keeps``: microseconds after its row's time at which a key is forgotten; None: never. ``meaning``: what columns
+    stand for, where their names do not tell.
+    """
+
+    def __init__(
+        self, by: Columns, time: str | None = None, keeps: int | None = None, meaning: Mapping[str, str] | None = None
+    ) -> None:
+        self._keys = schema_of(by, "first rows")
+        self.by = tuple(self._keys.names)
+        self._who = f"first rows by {', '.join(self.by)}"
+        if keeps is not None and time is None:
+            raise Invalid(f"{self._who}: to forget keys, name the time of rows")
+        self._time, self._keeps, self._meaning = time, keeps, dict(meaning or {})
+        self.event_time, self.horizon = time is not None, keeps
+        self._closing = Closing(UNTIL, WINDOW_TIME)
+        self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema([pa.field(UNTIL, WINDOW_TIME)]))}
+        if keeps is not None:
+            self.tables[TIMES] = self._closing.schema
+
+    def describe(self) -> Description:
+        does = {"kind": "first rows", "by": list(self.by), "time": self._time, "keeps_us": self._keeps}
+        return {**does, "meaning": self._meaning} if self._meaning else does
+
+    def process(self, batch: pa.Table, state: State) -> pa.Table:
+        if self._time is not None and batch.num_rows and state.watermark_before is not None:
+            late = until(batch, self._time, state.watermark_before)
+            if late.any():
+                state.count("late", int(late.sum()))
+                batch = batch.filter(pa.array(~late))
+        if batch.num_rows:
+            batch = batch.take(pa.array(first_rows(conformed(batch, self._keys, self._who))))
+            keys = conformed(batch, self._keys, self._who, "give by= the type it has")
+            new = pc.invert(state.lookup(keys).column(FOUND))
+            batch, keys = batch.filter(new), keys.filter(new)
+            kept = keys.append_column(pa.field(UNTIL, WINDOW_TIME), self._until(batch))
+            state.update(kept)
+            if self._keeps is not None:
+                self._closing.add(state, kept)
+        self._forget(state)
+        return batch
+
+    def _until(self, rows: pa.Table) -> pa.Array:
+        if self._keeps is None or self._time is None:
+            return pa.nulls(rows.num_rows, WINDOW_TIME)
+        times = microseconds(rows, self._time, self._who).fill_null(0)
+        return window_time(times.to_numpy(zero_copy_only=False) + self._keeps)
+
+    def _forget(self, state: State) -> None:
+        if self._keeps is not None and state.watermark is not None and self._closing.due(state):
+            held = state.scan()
+            state.delete(held.select(list(self.by)).filter(pa.array(until(held, UNTIL, state.watermark))))

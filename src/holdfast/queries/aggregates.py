@@ -1,0 +1,150 @@
+"""An aggregate: rows by key, as Spark's planner takes it apart.
+
+No expression is translated. Spark is asked for its own factoring (PhysicalAggregation, by which Structured Streaming
+plans): grouping expressions, distinct aggregate functions, result expressions over the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from holdfast import operators as op
+from holdfast.operators import Aggregation, Operator
+from holdfast.operators.grouped import Emit, Grouped
+from holdfast.queries.functions import answers_of, finished, function_of
+from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of, unaliased
+from holdfast.queries.stateful import NotCovered, Stateful, Value
+
+EVERYTHING = "g"
+"""The key of an aggregate that has none."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A grouping expression. ``time``: the column by which its groups close, if it is one that a watermark is kept for;
+    ``spans``: microseconds of a window.
+    """
+
+    value: Value
+    time: str | None
+    spans: int | None
+
+    @property
+    def type(self) -> DataType:
+        return self.value.shape.type
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.value.columns
+
+
+class Groups(Stateful):
+    """``keys`` and ``functions`` of an aggregate. Columns are g* (keys), a* (inputs) and r* (answers)."""
+
+    name = "groups"
+
+    def __init__(self, plans: Plans, aggregate: Any) -> None:
+        physical = plans.catalyst.planning.PhysicalAggregation.unapply(aggregate)
+        if not physical.isDefined():
+            raise NotCovered(f"Aggregate: {aggregate.simpleStringWithNodeId()} is of a kind that Spark plans otherwise")
+        parts = physical.get()
+        super().__init__(plans, parts._4())
+        self.keys = [self._key(number, each) for number, each in enumerate(items(parts._1()))]
+        self.functions = [
+            function_of(plans, number, each, self.columns) for number, each in enumerate(items(parts._2()))
+        ]
+        self.alone = not self.keys
+        if not self.columns:  # count(*) of everything reads no column, and a stream needs one
+            self.columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
+        self.meaning = {str(each.name()): str(each.child().sql()) for each in self.columns} | self.meaning
+        self.closes = next((key.time for key in self.keys if key.time is not None), None)
+        self._answer(parts._3())
+
+    def _answer(self, results: Any) -> None:
+        plans = self.plans
+        self.values, finals = [key.value for key in self.keys], []
+        for each in self.functions:
+            function, answer = each.expression.aggregateFunction(), each.expression.resultAttribute()
+            whole = len(each.answers) == 1
+            attributes = [answer] if whole else items(function.aggBufferAttributes())
+            self.values += map(Value.plain, attributes, each.answers, each.answer_types)
+            finals.append(answer if whole else plans.alias(function.evaluateExpression(), answer.name(), answer))
+        if any(len(each.answers) > 1 for each in self.functions):
+            self.projections.append(plans.seq([*(key.value.attribute for key in self.keys), *finals]))
+        self.projections.append(results)
+
+    def operator(self, emit: Emit) -> Operator:
+        answers: dict[str, Aggregation] = {}
+        for each in self.functions:
+            answers |= answers_of(each, self.arrow)
+        if not answers:
+            answers = {"r": op.count()}  # distinct keys: somebody must be counted
+        if emit == "append" and self.closes is None:
+            raise NotCovered(
+                "outputMode append: groups never close; it needs withWatermark, and a grouping by its column or a "
+                "window of it; update and complete do without"
+            )
+        time = self.closes if emit != "complete" else None
+        spans = next((key.spans for key in self.keys if key.time is not None), None)
+        by = {name: self.arrow(kind) for key in self.keys for name, kind in key.value.shape.columns}
+        by = by or {EVERYTHING: pa.int32()}
+        return Grouped(by, emit, time, spans if time else None, self.meaning, **answers)
+
+    def described(self) -> str:
+        keys = [self.meaning[key.columns[0]].removesuffix(", start") for key in self.keys]
+        by = f" by {'; '.join(keys)}" if keys else ", all rows together"
+        return f"{', '.join(each.sql for each in self.functions) or 'the keys'}{by}"
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        for each in self.functions:
+            rows = finished(each, rows)
+        wanted = [name for key in self.keys for name in key.columns]
+        wanted += [name for each in self.functions for name in each.answers]
+        return rows.select(wanted or [EVERYTHING])
+
+    def _key(self, number: int, named: Any) -> Key:
+        plans, attribute, type_, name = self.plans, named.toAttribute(), type_of(named), f"g{number}"
+        metadata = attribute.metadata()
+        if metadata.contains("spark.sessionWindow"):
+            raise NotCovered("session_window is not covered: its windows merge; window() does not")
+        if any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType", "collation")):
+            raise NotCovered(f"a grouping key of type {type_.simpleString()} is not covered; group by text or numbers")
+        child = plans.floats(unaliased(named))
+        marked = bool(metadata.contains("spark.watermarkDelayMs"))
+        window = bool(metadata.contains("spark.timeWindow"))
+        value = Value(attribute, self.flattened(child, name, window))
+        if not window:
+            return Key(value, name if marked else None, None)
+        span, made = self._window(child)
+        proof = hashlib.sha256(made.encode()).hexdigest()[:8]
+        columns = value.columns
+        self.meaning |= {name: f"window of {span / 1e6:g} s ({proof}), {name.rpartition('_')[2]}" for name in columns}
+        return Key(value, columns[-1] if marked else None, span)
+
+    def _window(self, window: Any) -> tuple[int, str]:
+        """Microseconds that a window lasts, and what it is made by: its end is its start plus a constant.
+
+        That is the largest which is added there. Tumbling windows are made by a Project, sliding ones by an Expand.
+        """
+        made = [window]
+        for node in nodes_of(self.child) if kind(window) == "AttributeReference" else ():
+            if kind(node) == "Project":
+                named = [each for each in items(node.projectList()) if kind(each) == "Alias"]
+                made += [each.child() for each in named if each.exprId().equals(window.exprId())]
+            elif kind(node) == "Expand":
+                places = [n for n, each in enumerate(items(node.output())) if each.exprId().equals(window.exprId())]
+                made += [node.projections().apply(0).apply(place) for place in places]
+        inner = [each for expression in made for each in expressions_of(expression)]
+        ends = [each for each in inner if kind(each) == "Add" and kind(each.right()) == "Literal"]
+        spans = [int(each.right().value()) for each in ends if type_of(each.right()).typeName() == "long"]
+        return max(spans, default=1), "; ".join(str(expression.sql()) for expression in made)
+
+
+def keyed(rows: pa.Table) -> pa.Table:
+    """Rows of an aggregate without keys get one, the same for all."""
+    return rows.append_column(EVERYTHING, pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
