@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,6 @@ def answers(writer: Any, mode: str, store: Path) -> dict[int, Rows]:
 
 
 def by_spark(frame: DataFrame, mode: str, store: Path) -> dict[int, Rows]:
-    """Without the batches that have no rows: here a window closes with the next batch that has some."""
-    frame.sparkSession.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return answers(frame.writeStream, mode, store)
 
 
@@ -162,7 +161,7 @@ def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path
     frame = QUERIES[name][0](events)
     ours = answers(holdfast.writeStream(frame), mode, tmp_path / "ours")
     assert ours == by_spark(frame, mode, tmp_path / "theirs")
-    assert len(ours) == BATCHES and any(ours.values())
+    assert len(ours) >= BATCHES and any(ours.values())
 
 
 def test_nodes_die_and_batches_stay_what_they_are(events: DataFrame, tmp_path: Path) -> None:
@@ -177,6 +176,23 @@ def test_nodes_die_and_batches_stay_what_they_are(events: DataFrame, tmp_path: P
     assert any(event["kind"] == "nodes lost" for event in read_history(tmp_path / "ours"))
     assert {epoch for epoch, _ in early} == set(range(BATCHES)) and all(0 < told <= 1 for _, told in early)
     assert any(epoch == 2 and told < 1 for epoch, told in early), "who was lost answers from the checkpoint"
+
+
+def test_a_window_closes_when_nothing_more_comes(events: DataFrame, tmp_path: Path) -> None:
+    """The watermark has moved with the last rows; numbers of batches go on after a restart."""
+    frame, theirs = QUERIES["tumbling"][0](events), dict[int, Rows]()
+    writer = holdfast.writeStream(frame).option("checkpointLocation", str(tmp_path / "ours"))
+    writer.foreachBatch(lambda rows, epoch: theirs.update({epoch: tidy(rows)}))
+    query = writer.start()
+    query.processAllAvailable()
+    deadline = time.monotonic() + 60
+    while BATCHES not in theirs and time.monotonic() < deadline:
+        query.delivery.wait(BATCHES, 1.0)
+    query.stop()
+    assert theirs == by_spark(frame, "append", tmp_path / "theirs")
+    again = writer.trigger(availableNow=True).start()
+    again.awaitTermination()
+    assert sorted(theirs) == list(range(BATCHES + 1)) and again.exception() is None
 
 
 def test_a_restart_goes_on_with_the_next_batch(events: DataFrame, folder: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
 from holdfast.runtime.spark.shipping import first_cause
 
 LOOK_EVERY = 0.05
+LOOKS = 4
+"""In every such look it is seen whether the source has nothing more."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class StreamSource:
 
     ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``: Spark keeps the watermark, by
     ``withWatermark``. ``on_error``: the stream has ended by itself, with this; with None if it was to end.
+    ``idle``: those epochs that have no rows; when None, all have. ``head``: the newest epoch that the job has.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class StreamSource:
         on_error: Callable[[HoldfastError | None], None],
         name: str | None = None,
         watermarked: bool = False,
+        idle: IdleEpochs | None = None,
+        head: Callable[[], int] = lambda: -1,
     ) -> None:
         self._frame, self._columns = _one_stream(streams)
         self._log = log
@@ -58,6 +65,11 @@ class StreamSource:
         self._on_error = on_error
         self._name = name
         self._watermarked = watermarked
+        self._idle, self._head = idle, head
+        self._batch: int | None = None
+        """Spark's last batch; and by which watermark the last epoch went."""
+        self._went_by: int | None = None
+        self._turn = threading.Lock()
         self._offer: Callable[[int, object], None] | None = None
         self._released = -1
         self._closed = False
@@ -89,15 +101,52 @@ class StreamSource:
         if self.query is not None:
             self.query.processAllAvailable()
 
-    def _each(self, frame: DataFrame, epoch: int) -> None:
+    def _each(self, frame: DataFrame, batch: int) -> None:
         """On the stream's own thread: an epoch is over when it is released."""
+        with self._turn:
+            epoch = batch
+            if self._idle is not None:
+                epoch = self._idle.epoch_of(batch)
+                if (before := self._idle.last()) is not None and before.batch < batch and before.epoch > self._head():
+                    self._offer_idle(before)
+            watermark = self._watermark()
+            self._give(epoch, Batch(frame, self._columns, epoch == self._last, watermark))
+            self._batch, self._went_by = batch, watermark
+
+    def _give(self, epoch: int, batch: Batch) -> None:
+        """Offered, and released."""
         assert self._offer is not None
         if not self._closed:
-            self._offer(epoch, Batch(frame, self._columns, epoch == self._last, self._watermark()))
+            self._offer(epoch, batch)
         with self._changed:
             self._changed.wait_for(lambda: self._released >= epoch or self._closed)
             if self._released < epoch:
                 raise self._error or _Closed
+
+    def _idles(self) -> None:
+        """The last batch is through, and there is no other: if it has moved the watermark, an epoch goes by that."""
+        with self._turn:
+            if self._idle is None or self._batch is None or self._went_by is None:
+                return
+            watermark = self._tracked()
+            if watermark > self._went_by:
+                with suppress(_Closed):
+                    self._offer_idle(self._idle.add(self._batch, watermark))
+
+    def _offer_idle(self, each: IdleEpoch) -> None:
+        empty = self._frame.sparkSession.createDataFrame([], self._frame.schema)
+        self._give(each.epoch, Batch(empty, self._columns, False, each.watermark))
+        self._went_by = each.watermark
+
+    def _tracked(self) -> int:
+        """The watermark that Spark has for the batch to come, in microseconds."""
+        query: Any = self.query
+        return int(query._jsq.streamingQuery().watermarkTracker().currentWatermark()) * 1000
+
+    def _nothing_there(self) -> bool:
+        """Whether Spark has looked for rows, and found none, since the last batch."""
+        query: Any = self.query
+        return str(query._jsq.status().message()) == "Waiting for data to arrive"
 
     def _watermark(self) -> int | None:
         """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
@@ -121,15 +170,21 @@ class StreamSource:
             with self._changed:
                 self.query = query
                 self._changed.notify_all()
+            looks, ends = 0, not self._trigger.keys().isdisjoint(("availableNow", "once"))
             while query.isActive:
                 with self._changed:
                     if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
                         break
+                looks += 1
+                if self._went_by is not None and not ends and looks % LOOKS == 0 and self._nothing_there():
+                    self._idles()
             if self._closed:
                 query.stop()
                 return
             failure = query.exception()
-            if failure is None and not self._trigger.keys().isdisjoint(("availableNow", "once")):
+            if failure is None and ends:
+                if "once" not in self._trigger:
+                    self._idles()
                 self._on_error(None)
                 return
             told = first_cause(failure) if failure is not None else "it was stopped from outside"

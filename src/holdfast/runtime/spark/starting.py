@@ -23,6 +23,7 @@ from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.settings import RESTORE_WITHIN, RecoveryMode, Settings, within_of
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
+from holdfast.runtime.spark.idle import IdleEpochs
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
@@ -214,7 +215,10 @@ def _begin(
     def over(error: HoldfastError | None) -> None:
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
-    source = StreamSource(streams, f"{place.url}/spark", trigger, last, over, name, watermarked)
+    idle = IdleEpochs(place.files) if watermarked and config.pipeline.timed and _idles(spark) else None
+    source = StreamSource(
+        streams, f"{place.url}/spark", trigger, last, over, name, watermarked, idle, lambda: handle.driver.snapshot.head
+    )
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
@@ -276,6 +280,11 @@ def _nodes(
     if is_local(str(context.master)):
         return LogicalNodes(count, context.defaultParallelism, local, rejoin_after, domains)
     return Executors(context, local, domains)
+
+
+def _idles(spark: SparkSession) -> bool:
+    """Whether epochs without rows are wanted, where the watermark has moved: Spark's own setting."""
+    return spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true") == "true"
 
 
 def default_nodes(spark: SparkSession) -> int:
