@@ -36,6 +36,7 @@ class Windows:
     def __init__(self, size: int, every: int) -> None:
         self.size, self.every = size, every
         self.open: dict[tuple[int, Any], int] = defaultdict(int)
+        self.changed: list[tuple[Any, int, int]] = []
         self.counters: dict[str, int] = defaultdict(int)
 
     def starts(self, time: int) -> list[int]:
@@ -45,7 +46,8 @@ class Windows:
     def epoch(
         self, rows: Iterable[tuple[Any, int | None]], before: int | None, now: int | None
     ) -> list[tuple[Any, int, int]]:
-        """(key, start, count) of the windows that close, by end and then by key."""
+        """(key, start, count) of the windows that close, by end and then by key; ``changed``: of those that changed."""
+        changed = set()
         for key, time in rows:
             if time is None:
                 self.counters["untimed"] += 1
@@ -58,6 +60,8 @@ class Windows:
                 self.counters["partly_late"] += 1
             for start in open_:
                 self.open[start, key] += 1
+                changed.add((start, key))
+        self.changed = [(key, start, self.open[start, key]) for start, key in sorted(changed)]
         if now is None:
             return []
         done = sorted((start, key) for start, key in self.open if start + self.size <= now)

@@ -63,6 +63,7 @@ READY: list[tuple[op.Operator, str]] = [
         op.sliding("1 h", "90 s", by="w", time="t", top=(3, "n"), n=op.count()),
         "count() by w in windows of 1 h every 90 s of t, the 3 with the largest n",
     ),
+    (op.tumbling("1 s", by=None, time="t", n=op.count(), emit="update"), "count() in windows of 1 s of t, emit update"),
     (op.join(LEFT, RIGHT, on="k", size="500ms", how="left"), "left join of a and b by k in windows of 500 ms"),
     (op.top_k(5, "n", "k"), "top 5 by n of k"),
     (
@@ -110,10 +111,17 @@ CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], 
     (op.combine, {"by": "k", "n": op.sum("v")}, {"by": "j", "n": op.min("v"), "aggregations": ()}, set()),
     (
         op.Windowed,
-        {**WINDOW, "top": (3, "n")},
+        {**WINDOW, "top": (3, "n"), "emit": "append"},
         {"size": "40 s", "every": "15 s", "by": "v", "time": "u", "n": op.count("v"), "top": (4, "n")}
-        | {"what": None, "aggregations": ()},
+        | {"what": None, "aggregations": (), "emit": None},
         {"top"},
+    ),
+    (
+        op.Windowed,
+        {**WINDOW, "emit": "append"},
+        {"emit": "update", "by": None, "what": None, "size": None, "every": None, "time": None, "top": None}
+        | {"aggregations": ()},
+        {"emit"},
     ),
     (
         op.top_k,

@@ -15,28 +15,35 @@ from holdfast.operators.rows import FlatMap as flat_map
 from holdfast.operators.rows import Map as map
 from holdfast.operators.top_k import TopK as top_k
 from holdfast.operators.trial import Trial
-from holdfast.operators.windows import Windowed
+from holdfast.operators.windows import Answers, Windowed
 from holdfast.state import StateSchema
 
 
 def tumbling(
-    size: Duration, by: Columns, time: str, *, top: tuple[int, str] | None = None, **aggregations: Aggregation
+    size: Duration,
+    by: Columns | None,
+    time: str,
+    *,
+    emit: Answers = "append",
+    top: tuple[int, str] | None = None,
+    **aggregations: Aggregation,
 ) -> Windowed:
     """Windows that follow one another: ``op.tumbling("30 seconds", by="word", time="time", count=op.count())``."""
-    return Windowed("tumbling window", size, size, by, time, top=top, **aggregations)
+    return Windowed("tumbling window", size, size, by, time, emit=emit, top=top, **aggregations)
 
 
 def sliding(
     size: Duration,
     every: Duration,
-    by: Columns,
+    by: Columns | None,
     time: str,
     *,
+    emit: Answers = "append",
     top: tuple[int, str] | None = None,
     **aggregations: Aggregation,
 ) -> Windowed:
     """Windows that overlap: a new one begins ``every`` so often, and lasts ``size``."""
-    return Windowed("sliding window", size, every, by, time, top=top, **aggregations)
+    return Windowed("sliding window", size, every, by, time, emit=emit, top=top, **aggregations)
 
 
 __all__ = [

@@ -76,7 +76,8 @@ def _time(micros: int) -> str:
 
 
 def _aggregates(does: Description) -> str:
-    return f"{', '.join(does['computes'].values())} by {', '.join(does['by'])}"
+    keys = f" by {', '.join(does['by'])}" if does["by"] else ""
+    return f"{', '.join(does['computes'].values())}{keys}"
 
 
 def _windows(does: Description) -> str:
@@ -87,7 +88,13 @@ def _windows(does: Description) -> str:
 def _windowed(does: Description) -> str:
     top = does[ANSWERS]["top"]
     best = f", the {top[0]} with the largest {top[1]}" if top else ""
-    return f"{_aggregates(does)} {_windows(does)} of {does['time']}{best}"
+    return f"{_aggregates(does)} {_windows(does)} of {does['time']}{best}{_emitted(does)}"
+
+
+def _emitted(does: Description) -> str:
+    """Append, which says everything once, goes without saying."""
+    emit = does[ANSWERS].get("emit", "append")
+    return "" if emit == "append" else f", emit {emit}"
 
 
 def _joined(does: Description) -> str:
