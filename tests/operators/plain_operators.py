@@ -68,6 +68,52 @@ class Windows:
         return [(key, start, self.open.pop((start, key))) for start, key in done]
 
 
+class Sessions:
+    """Sessions by key as Structured Streaming merges them: rows and old sessions by start, one row at a time.
+
+    A session is [start, end, rows, sum of values].
+    """
+
+    def __init__(self, forgets: bool) -> None:
+        self.forgets = forgets
+        self.open: dict[Any, list[list[int]]] = {}
+        self.changed: set[tuple[Any, ...]] = set()
+        self.gone: set[tuple[Any, int]] = set()
+        self.late = 0
+
+    def epoch(
+        self, rows: Iterable[tuple[Any, int, int, int]], before: int | None, now: int | None
+    ) -> set[tuple[Any, ...]]:
+        """(key, start, end, rows, sum) of the sessions that close; ``changed`` and ``gone`` say what else there was."""
+        self.changed, self.gone = set(), set()
+        coming: dict[Any, list[list[int]]] = defaultdict(list)
+        for key, start, end, value in rows:
+            if self.forgets and before is not None and end <= before:
+                self.late += 1
+            else:
+                coming[key].append([start, end, 1, value])
+        for key, new in coming.items():
+            old = self.open.get(key, [])
+            merged: list[tuple[list[int], bool]] = []
+            for each, fresh in sorted(
+                [(s, False) for s in old] + [(s, True) for s in new], key=lambda item: item[0][0]
+            ):
+                if merged and each[0] <= merged[-1][0][1]:
+                    last, was = merged[-1]
+                    session = [last[0], max(last[1], each[1]), last[2] + each[2], last[3] + each[3]]
+                    merged[-1] = session, was or fresh
+                else:
+                    merged.append((each, fresh))
+            self.changed |= {(key, *session) for session, fresh in merged if fresh}
+            self.gone |= {(key, session[0]) for session in old} - {(key, session[0]) for session, _ in merged}
+            self.open[key] = [session for session, _ in merged]
+        if not self.forgets or now is None:
+            return set()
+        closed = {(key, *each) for key, sessions in self.open.items() for each in sessions if each[1] <= now}
+        self.open = {key: left for key, s in self.open.items() if (left := [each for each in s if each[1] > now])}
+        return closed
+
+
 class Deduplicate:
     """The first row of a key, then none until ``within`` has passed since the last that did."""
 

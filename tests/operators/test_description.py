@@ -64,6 +64,11 @@ READY: list[tuple[op.Operator, str]] = [
         "count() by w in windows of 1 h every 90 s of t, the 3 with the largest n",
     ),
     (op.tumbling("1 s", by=None, time="t", n=op.count(), emit="update"), "count() in windows of 1 s of t, emit update"),
+    (op.session("30 s", by="u", time="t", n=op.count()), "count() by u in sessions of t, gap 30 s"),
+    (
+        op.Sessions({"u": "int64"}, "complete", "from", "to", meaning={"u": "user"}, n=op.count()),
+        "count() by u in sessions from from to to; u is user, emit complete",
+    ),
     (op.join(LEFT, RIGHT, on="k", size="500ms", how="left"), "left join of a and b by k in windows of 500 ms"),
     (op.top_k(5, "n", "k"), "top 5 by n of k"),
     (
@@ -121,6 +126,22 @@ CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], 
         {**WINDOW, "emit": "append"},
         {"emit": "update", "by": None, "what": None, "size": None, "every": None, "time": None, "top": None}
         | {"aggregations": ()},
+        {"emit"},
+    ),
+    (
+        op.Sessions,
+        {
+            "by": "k",
+            "emit": "append",
+            "start": "s",
+            "end": "e",
+            "time": "t",
+            "gap": "1 s",
+            "meaning": {},
+            "n": op.count(),
+        },
+        {"by": "j", "emit": "update", "start": "a", "end": "b", "time": "u", "gap": "2 s", "meaning": {"k": "x"}}
+        | {"n": op.count("v"), "aggregations": ()},
         {"emit"},
     ),
     (

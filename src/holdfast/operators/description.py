@@ -97,6 +97,16 @@ def _emitted(does: Description) -> str:
     return "" if emit == "append" else f", emit {emit}"
 
 
+def _sessions(does: Description) -> str:
+    span = f"from {does['start']} to {does['end']}" if does["time"] is None else f"of {does['time']}"
+    gap = f", gap {_time(does['gap_us'])}" if does["gap_us"] else ""
+    return f"{_aggregates(does)} in sessions {span}{gap}{_meant(does)}{_emitted(does)}"
+
+
+def _meant(does: Description) -> str:
+    return "".join(f"; {name} is {text}" for name, text in does.get("meaning", {}).items())
+
+
 def _joined(does: Description) -> str:
     sides = f"{does['left']['stream']} and {does['right']['stream']}"
     return f"{does[ANSWERS]['how']} join of {sides} by {', '.join(does['by'])} {_windows(does)}"
@@ -130,8 +140,7 @@ def _function(does: Description) -> str:
 
 def _grouped(does: Description) -> str:
     closes = f", closed by {does['closes']}" if does["closes"] else ""
-    means = "".join(f"; {name} is {text}" for name, text in does.get("meaning", {}).items())
-    return f"{_aggregates(does)}{closes}{means}"
+    return f"{_aggregates(does)}{closes}{_meant(does)}"
 
 
 _WORDS: Mapping[str, Callable[[Description], str]] = {
@@ -139,6 +148,7 @@ _WORDS: Mapping[str, Callable[[Description], str]] = {
     "grouped": _grouped,
     "combine": lambda does: f"{_aggregates(does)} within an epoch",
     "window": _windowed,
+    "sessions": _sessions,
     "join": _joined,
     "top_k": _ranked,
     "deduplicate": _first,
