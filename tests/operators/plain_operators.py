@@ -30,6 +30,30 @@ def aggregate(rows: Iterable[Row], key: str, value: str) -> dict[Any, Row]:
     return answers
 
 
+class Lasting:
+    """Counts by key, begun anew once the watermark has come ``ttl`` beyond the latest time of the key's rows."""
+
+    def __init__(self, ttl: int) -> None:
+        self.ttl = ttl
+        self.held: dict[Any, tuple[int, int | None]] = {}
+
+    def epoch(self, rows: Iterable[tuple[Any, int | None]], before: int | None, now: int | None) -> dict[Any, int]:
+        """The keys that changed, and their counts."""
+        self.held = {key: each for key, each in self.held.items() if not self.over(each[1], before)}
+        groups: dict[Any, list[int | None]] = defaultdict(list)
+        for key, time in rows:
+            groups[key].append(time)
+        for key, times in groups.items():
+            rows_before, seen = self.held.get(key, (0, None))
+            known = [time for time in times if time is not None] or [now]
+            latest = [time for time in [seen, *known] if time is not None]
+            self.held[key] = rows_before + len(times), max(latest) if latest else None
+        return {key: self.held[key][0] for key in groups}
+
+    def over(self, seen: int | None, watermark: int | None) -> bool:
+        return seen is not None and watermark is not None and seen + self.ttl <= watermark
+
+
 class Windows:
     """Counts by key and window, one row and one window at a time; microseconds throughout."""
 

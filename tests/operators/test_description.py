@@ -57,6 +57,10 @@ READY: list[tuple[op.Operator, str]] = [
         op.aggregate(["page", "user"], n=op.count(), v=op.count("v"), two=op.largest(2, "v"), m=op.mean("v")),
         "count(), count(v), largest(2, v), mean(v) by page, user",
     ),
+    (
+        op.aggregate("page", n=op.count(), ttl="1 h", time="t"),
+        "count() by page, forgotten 1 h of t after their last row",
+    ),
     (op.combine("page", low=op.min("v"), high=op.max("v")), "min(v), max(v) by page within an epoch"),
     (op.tumbling("30 seconds", by="w", time="t", n=op.count()), "count() by w in windows of 30 s of t"),
     (
@@ -111,8 +115,18 @@ def test_every_ready_operator_describes_itself() -> None:
 
 WINDOW: dict[str, Any] = {"what": "window", "size": "30 s", "every": "10 s", "by": "w", "time": "t", "n": op.count()}
 CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], set[str]]] = [
-    (op.aggregate, {"by": "k", "n": op.sum("v")}, {"by": "j", "n": op.max("v"), "aggregations": ()}, set()),
-    (op.aggregate, {"by": "k", "n": op.sum("v")}, {"by": ["k", "j"], "n": op.sum("w"), "aggregations": ()}, set()),
+    (
+        op.aggregate,
+        {"by": "k", "n": op.sum("v"), "ttl": "1 s", "time": "t"},
+        {"by": "j", "n": op.max("v"), "aggregations": (), "ttl": "2 s", "time": "u"},
+        set(),
+    ),
+    (
+        op.aggregate,
+        {"by": "k", "n": op.sum("v")},
+        {"by": ["k", "j"], "n": op.sum("w"), "aggregations": (), "ttl": None, "time": None},
+        set(),
+    ),
     (op.combine, {"by": "k", "n": op.sum("v")}, {"by": "j", "n": op.min("v"), "aggregations": ()}, set()),
     (
         op.Windowed,

@@ -80,6 +80,10 @@ def _aggregates(does: Description) -> str:
     return f"{', '.join(does['computes'].values())}{keys}"
 
 
+def _lasting(does: Description) -> str:
+    return f", forgotten {_time(does['ttl_us'])} of {does['time']} after their last row" if "ttl_us" in does else ""
+
+
 def _windows(does: Description) -> str:
     step = "" if does["every_us"] == does["size_us"] else f" every {_time(does['every_us'])}"
     return f"in windows of {_time(does['size_us'])}{step}"
@@ -144,7 +148,7 @@ def _grouped(does: Description) -> str:
 
 
 _WORDS: Mapping[str, Callable[[Description], str]] = {
-    "aggregate": _aggregates,
+    "aggregate": lambda does: f"{_aggregates(does)}{_lasting(does)}",
     "grouped": _grouped,
     "combine": lambda does: f"{_aggregates(does)} within an epoch",
     "window": _windowed,

@@ -52,12 +52,10 @@ class Due:
         main, now = state.table(self._table), state.watermark
         if now is None:
             return main.schema.arrow.empty_table()
-        due = self._crossing(state, now) if self._crosses(state.watermark_before, now) else self._listed(state, now)
+        crosses = crossed(state.watermark_before, now, self._step)
+        due = self._crossing(state, now) if crosses else self._listed(state, now)
         main.delete(due)
         return due.take(pa.array(np.argsort(micros_of(due, self._time), kind="stable")))
-
-    def _crosses(self, before: int | None, now: int) -> bool:
-        return before is None or before // self._step != now // self._step
 
     def _crossing(self, state: State, now: int) -> pa.Table:
         soon = state.table(self._soon)
@@ -117,6 +115,11 @@ class Timers:
     def due(self, state: State) -> pa.Table:
         """The keys whose time the watermark has reached, and their ``time``, in its order; each is told once."""
         return self._due.take(state)
+
+
+def crossed(before: int | None, now: int, step: int) -> bool:
+    """Whether the watermark has come to a multiple of the step: time for what need not be done in every epoch."""
+    return before is None or before // step != now // step
 
 
 def micros_of(rows: pa.Table, time: str) -> NDArray[np.int64]:
