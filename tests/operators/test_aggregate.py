@@ -262,7 +262,7 @@ TIMED = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=20)
 @given(epochs=st.lists(TIMED, max_size=7), ttl=st.sampled_from([1, 7, 20]), senders=st.integers(1, 2))
 def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
     epochs: list[list[tuple[str | None, int | None]]], ttl: int, senders: int
