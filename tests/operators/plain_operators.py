@@ -30,12 +30,37 @@ def aggregate(rows: Iterable[Row], key: str, value: str) -> dict[Any, Row]:
     return answers
 
 
+class Lasting:
+    """Counts by key, begun anew once the watermark has come ``ttl`` beyond the latest time of the key's rows."""
+
+    def __init__(self, ttl: int) -> None:
+        self.ttl = ttl
+        self.held: dict[Any, tuple[int, int | None]] = {}
+
+    def epoch(self, rows: Iterable[tuple[Any, int | None]], before: int | None, now: int | None) -> dict[Any, int]:
+        """The keys that changed, and their counts."""
+        self.held = {key: each for key, each in self.held.items() if not self.over(each[1], before)}
+        groups: dict[Any, list[int | None]] = defaultdict(list)
+        for key, time in rows:
+            groups[key].append(time)
+        for key, times in groups.items():
+            rows_before, seen = self.held.get(key, (0, None))
+            known = [time for time in times if time is not None] or [now]
+            latest = [time for time in [seen, *known] if time is not None]
+            self.held[key] = rows_before + len(times), max(latest) if latest else None
+        return {key: self.held[key][0] for key in groups}
+
+    def over(self, seen: int | None, watermark: int | None) -> bool:
+        return seen is not None and watermark is not None and seen + self.ttl <= watermark
+
+
 class Windows:
     """Counts by key and window, one row and one window at a time; microseconds throughout."""
 
     def __init__(self, size: int, every: int) -> None:
         self.size, self.every = size, every
         self.open: dict[tuple[int, Any], int] = defaultdict(int)
+        self.changed: list[tuple[Any, int, int]] = []
         self.counters: dict[str, int] = defaultdict(int)
 
     def starts(self, time: int) -> list[int]:
@@ -45,7 +70,8 @@ class Windows:
     def epoch(
         self, rows: Iterable[tuple[Any, int | None]], before: int | None, now: int | None
     ) -> list[tuple[Any, int, int]]:
-        """(key, start, count) of the windows that close, by end and then by key."""
+        """(key, start, count) of the windows that close, by end and then by key; ``changed``: of those that changed."""
+        changed = set()
         for key, time in rows:
             if time is None:
                 self.counters["untimed"] += 1
@@ -58,10 +84,58 @@ class Windows:
                 self.counters["partly_late"] += 1
             for start in open_:
                 self.open[start, key] += 1
+                changed.add((start, key))
+        self.changed = [(key, start, self.open[start, key]) for start, key in sorted(changed)]
         if now is None:
             return []
         done = sorted((start, key) for start, key in self.open if start + self.size <= now)
         return [(key, start, self.open.pop((start, key))) for start, key in done]
+
+
+class Sessions:
+    """Sessions by key as Structured Streaming merges them: rows and old sessions by start, one row at a time.
+
+    A session is [start, end, rows, sum of values].
+    """
+
+    def __init__(self, forgets: bool) -> None:
+        self.forgets = forgets
+        self.open: dict[Any, list[list[int]]] = {}
+        self.changed: set[tuple[Any, ...]] = set()
+        self.gone: set[tuple[Any, int]] = set()
+        self.late = 0
+
+    def epoch(
+        self, rows: Iterable[tuple[Any, int, int, int]], before: int | None, now: int | None
+    ) -> set[tuple[Any, ...]]:
+        """(key, start, end, rows, sum) of the sessions that close; ``changed`` and ``gone`` say what else there was."""
+        self.changed, self.gone = set(), set()
+        coming: dict[Any, list[list[int]]] = defaultdict(list)
+        for key, start, end, value in rows:
+            if self.forgets and before is not None and end <= before:
+                self.late += 1
+            else:
+                coming[key].append([start, end, 1, value])
+        for key, new in coming.items():
+            old = self.open.get(key, [])
+            merged: list[tuple[list[int], bool]] = []
+            for each, fresh in sorted(
+                [(s, False) for s in old] + [(s, True) for s in new], key=lambda item: item[0][0]
+            ):
+                if merged and each[0] <= merged[-1][0][1]:
+                    last, was = merged[-1]
+                    session = [last[0], max(last[1], each[1]), last[2] + each[2], last[3] + each[3]]
+                    merged[-1] = session, was or fresh
+                else:
+                    merged.append((each, fresh))
+            self.changed |= {(key, *session) for session, fresh in merged if fresh}
+            self.gone |= {(key, session[0]) for session in old} - {(key, session[0]) for session, _ in merged}
+            self.open[key] = [session for session, _ in merged]
+        if not self.forgets or now is None:
+            return set()
+        closed = {(key, *each) for key, sessions in self.open.items() for each in sessions if each[1] <= now}
+        self.open = {key: left for key, s in self.open.items() if (left := [each for each in s if each[1] > now])}
+        return closed
 
 
 class Deduplicate:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.columns import type_of
+from holdfast.topology import Task
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", "", None]), st.one_of(st.none(), st.integers(-(2**40), 2**40))),
@@ -254,3 +255,50 @@ def test_a_wrong_declaration_is_refused_at_once(make: object, message: str) -> N
     with pytest.raises(Invalid) as caught:
         make()  # type: ignore[operator]
     assert message in str(caught.value)
+
+
+TIMED = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.one_of(st.none(), st.integers(0, 60))), max_size=6
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(epochs=st.lists(TIMED, max_size=7), ttl=st.sampled_from([1, 7, 20]), senders=st.integers(1, 2))
+def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
+    epochs: list[list[tuple[str | None, int | None]]], ttl: int, senders: int
+) -> None:
+    kept = op.aggregate("key", n=op.count(), two=op.largest(2, "time"), ttl=ttl, time="time")
+    source = op.source("rows", event_time="time", delay_seconds=3, parallelism=senders)
+    running = op.Trial(op.Pipeline(source, op.step("answer", kept, "rows", parallelism=2)))
+    plain, now = naive.Lasting(ttl), None
+    for rows in epochs:
+        before = now
+        now = max(
+            (t - 3 for t in [None if now is None else now + 3, *(t for _, t in rows)] if t is not None), default=None
+        )
+        expected = plain.epoch(rows, before, now)
+        batch = pa.table(
+            {"key": pa.array([k for k, _ in rows], pa.string()), "time": pa.array([t for _, t in rows], pa.int64())}
+        )
+        output = running.epoch(batch).output
+        assert output.column_names == ["key", "n", "two"], "when a key was seen is not told"
+        assert dict(zip(output["key"].to_pylist(), output["n"].to_pylist(), strict=True)) == expected
+        held = {key for task in running.states for key in held_by(running, task)}
+        alive = {key for key, each in plain.held.items() if not plain.over(each[1], now)}
+        assert alive <= held, "never freed before its time"
+    running.epoch(pa.table({"key": ["z"], "time": [1000]}))
+    running.epoch(pa.table({"key": ["z"], "time": [2000]}))
+    untimed = {key for key, (_, seen) in plain.held.items() if seen is None}
+    assert {key for task in running.states for key in held_by(running, task)} == {"z"} | untimed
+
+
+def held_by(running: op.Trial, task: Task) -> list[str | None]:
+    return running.states[task]["state"].to_table()["key"].to_pylist() if task.operator == "answer" else []
+
+
+def test_a_span_needs_a_time_and_a_time_a_span() -> None:
+    for wrong in ({"ttl": "1 hour"}, {"time": "t"}):
+        with pytest.raises(Invalid, match="aggregate by key: ttl and time belong together"):
+            op.aggregate("key", n=op.count(), **wrong)
+    with pytest.raises(Invalid, match="it needs event time, but no source upstream of it names one"):
+        trial(op.aggregate("key", n=op.count(), ttl=1, time="time"))

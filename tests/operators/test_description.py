@@ -57,11 +57,21 @@ READY: list[tuple[op.Operator, str]] = [
         op.aggregate(["page", "user"], n=op.count(), v=op.count("v"), two=op.largest(2, "v"), m=op.mean("v")),
         "count(), count(v), largest(2, v), mean(v) by page, user",
     ),
+    (
+        op.aggregate("page", n=op.count(), ttl="1 h", time="t"),
+        "count() by page, forgotten 1 h of t after their last row",
+    ),
     (op.combine("page", low=op.min("v"), high=op.max("v")), "min(v), max(v) by page within an epoch"),
     (op.tumbling("30 seconds", by="w", time="t", n=op.count()), "count() by w in windows of 30 s of t"),
     (
         op.sliding("1 h", "90 s", by="w", time="t", top=(3, "n"), n=op.count()),
         "count() by w in windows of 1 h every 90 s of t, the 3 with the largest n",
+    ),
+    (op.tumbling("1 s", by=None, time="t", n=op.count(), emit="update"), "count() in windows of 1 s of t, emit update"),
+    (op.session("30 s", by="u", time="t", n=op.count()), "count() by u in sessions of t, gap 30 s"),
+    (
+        op.Sessions({"u": "int64"}, "complete", "from", "to", meaning={"u": "user"}, n=op.count()),
+        "count() by u in sessions from from to to; u is user, emit complete",
     ),
     (op.join(LEFT, RIGHT, on="k", size="500ms", how="left"), "left join of a and b by k in windows of 500 ms"),
     (op.top_k(5, "n", "k"), "top 5 by n of k"),
@@ -105,15 +115,48 @@ def test_every_ready_operator_describes_itself() -> None:
 
 WINDOW: dict[str, Any] = {"what": "window", "size": "30 s", "every": "10 s", "by": "w", "time": "t", "n": op.count()}
 CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], set[str]]] = [
-    (op.aggregate, {"by": "k", "n": op.sum("v")}, {"by": "j", "n": op.max("v"), "aggregations": ()}, set()),
-    (op.aggregate, {"by": "k", "n": op.sum("v")}, {"by": ["k", "j"], "n": op.sum("w"), "aggregations": ()}, set()),
+    (
+        op.aggregate,
+        {"by": "k", "n": op.sum("v"), "ttl": "1 s", "time": "t"},
+        {"by": "j", "n": op.max("v"), "aggregations": (), "ttl": "2 s", "time": "u"},
+        set(),
+    ),
+    (
+        op.aggregate,
+        {"by": "k", "n": op.sum("v")},
+        {"by": ["k", "j"], "n": op.sum("w"), "aggregations": (), "ttl": None, "time": None},
+        set(),
+    ),
     (op.combine, {"by": "k", "n": op.sum("v")}, {"by": "j", "n": op.min("v"), "aggregations": ()}, set()),
     (
         op.Windowed,
-        {**WINDOW, "top": (3, "n")},
+        {**WINDOW, "top": (3, "n"), "emit": "append"},
         {"size": "40 s", "every": "15 s", "by": "v", "time": "u", "n": op.count("v"), "top": (4, "n")}
-        | {"what": None, "aggregations": ()},
+        | {"what": None, "aggregations": (), "emit": None},
         {"top"},
+    ),
+    (
+        op.Windowed,
+        {**WINDOW, "emit": "append"},
+        {"emit": "update", "by": None, "what": None, "size": None, "every": None, "time": None, "top": None}
+        | {"aggregations": ()},
+        {"emit"},
+    ),
+    (
+        op.Sessions,
+        {
+            "by": "k",
+            "emit": "append",
+            "start": "s",
+            "end": "e",
+            "time": "t",
+            "gap": "1 s",
+            "meaning": {},
+            "n": op.count(),
+        },
+        {"by": "j", "emit": "update", "start": "a", "end": "b", "time": "u", "gap": "2 s", "meaning": {"k": "x"}}
+        | {"n": op.count("v"), "aggregations": ()},
+        {"emit"},
     ),
     (
         op.top_k,

@@ -82,12 +82,50 @@ def test_windows_hold_what_a_row_by_row_count_holds(
     assert len(running.states[Task("answer", 0)]["state"]) == 0
 
 
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(epochs=EPOCHS, shape=SIZES, senders=st.integers(1, 2), keyed=st.booleans())
+def test_windows_can_be_told_whenever_they_change(
+    epochs: list[list[tuple[str, int | None]]], shape: tuple[int, int], senders: int, keyed: bool
+) -> None:
+    size, every = shape
+    by = "key" if keyed else None
+    running = trial(op.sliding(size, every, by=by, time="time", emit="update", n=op.count()), senders)
+    plain, marks = naive.Windows(size * SECOND, every * SECOND), Marks()
+    counted: dict[str, int] = {}
+    for rows in epochs:
+        before, now = marks.after(rows)
+        plain.epoch([(key if keyed else "", None if t is None else t * SECOND) for key, t in rows], before, now)
+        answer = running.epoch(batch(rows))
+        got = [(row.get("key", ""), micros(row["start"]), row["n"]) for row in answer.output.to_pylist()]
+        assert got == plain.changed
+        for what, number in answer.counters.get("answer", {}).items():
+            counted[what] = counted.get(what, 0) + number
+    assert counted == dict(plain.counters)
+    assert running.epoch(batch([]), ends=True).output.num_rows == 0, "what did not change is not told again"
+    assert len(running.states[Task("answer", 0)]["state"]) == 0
+
+
+def test_windows_without_keys_are_one_for_all_rows_and_of_one_task() -> None:
+    for by in (None, (), {}):
+        running = trial(op.tumbling(10, by=by, time="time", n=op.count(), total=op.sum("time")), senders=2)
+        output = running.epoch(batch([("a", 1), ("b", 2), (None, 13), ("a", None)]), ends=True).output
+        assert [(micros(row["start"]), row["n"], row["total"]) for row in output.to_pylist()] == [
+            (0, 2, 3),
+            (10 * SECOND, 1, 13),
+        ]
+        assert output.column_names == ["start", "end", "n", "total"]
+    with pytest.raises(Invalid, match="operator answer: without keys all rows meet at one task; parallelism must be 1"):
+        trial(op.tumbling(10, by=None, time="time", n=op.count()), senders=2, tasks=2)
+
+
+@pytest.mark.parametrize("emit", ["append", "update"])
 @pytest.mark.parametrize("tasks", [2, 3])
-def test_windows_do_not_depend_on_the_number_of_tasks(tasks: int) -> None:
+def test_windows_do_not_depend_on_the_number_of_tasks(tasks: int, emit: Any) -> None:
     epochs = [[(key, e * 7 + i % 9) for i, key in enumerate("abcdefgh" * 3)] for e in range(6)]
     answers = []
     for number in (1, tasks):
-        running = trial(op.tumbling("10 s", by="key", time="time", n=op.count(), t=op.mean("time")), number, number)
+        windows = op.sliding("10 s", "5 s", by="key", time="time", emit=emit, n=op.count(), t=op.mean("time"))
+        running = trial(windows, number, number)
         rows = [row for each in running.run(map(batch, epochs), ends=True) for row in each.output.to_pylist()]
         answers.append(sorted(rows, key=str))
     assert answers[0] == answers[1]
@@ -292,6 +330,7 @@ def test_outer_joins_keep_rows_without_a_match_in_a_fixed_order() -> None:
     [
         op.tumbling(10, by="key", time="time", n=op.count()),
         op.sliding(10, 5, by="key", time="time", n=op.sum("time"), top=(1, "n")),
+        op.sliding(10, 5, by=(), time="time", n=op.sum("time"), emit="update"),
         op.deduplicate("key", time="time", within=5),
         op.deduplicate("key"),
         op.top_k(2, "time", "key"),
@@ -322,6 +361,11 @@ def test_empty_batches_pass_through_every_operator(operator: op.Operator, empty:
         (lambda: op.tumbling(10, by="start", time="t", n=op.count()), "a key column cannot be called 'start'"),
         (lambda: op.tumbling(10, by="key", time="t", end=op.count()), "'end' cannot name an aggregation"),
         (lambda: op.tumbling(10, by="key", time="t", n=op.count(), top=(3, "m")), "top is (how many, which aggregate)"),
+        (
+            lambda: op.tumbling(10, by="key", time="t", n=op.count(), emit="update", top=(3, "n")),
+            "top ranks a window once, when it closes; to rank open ones, put op.top_k behind",
+        ),
+        (lambda: op.tumbling(10, None, "t", n=op.count(), emit="all"), "emit must be append or update, got 'all'"),
         (lambda: op.deduplicate("key", time="t"), "time and within belong together"),
         (lambda: op.top_k(0, "n", "key"), "keep at least 1 key, got 0"),
         (lambda: op.top_k(1, "n", "n"), "must be different columns"),

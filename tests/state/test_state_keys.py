@@ -160,6 +160,7 @@ EVERY_TYPE: list[tuple[pa.DataType, list[Any]]] = [
 def test_every_type_hashes_and_tells_its_values_apart(kind: pa.DataType, values: list[Any]) -> None:
     column = pa.array(values, kind)
     hashes = hash64([column], len(column)).tolist()
+    assert hash64([column.slice(0, 0)], 0).tolist() == []
     assert len(set(hashes)) == len({repr(v) for v in column.to_pylist()})
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)

@@ -1,14 +1,30 @@
-"""Keyed aggregates: running ones, which remember every key, and those of one epoch, which remember nothing."""
+"""Keyed aggregates: running ones, which remember every key or those of late, and those of one epoch."""
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.operators.aggregations import Aggregation, Aggregations
-from holdfast.operators.columns import Columns, conformed, schema_of
+from holdfast.errors import Invalid
+from holdfast.operators.aggregations import Aggregation, Aggregations, max
+from holdfast.operators.columns import (
+    WINDOW_TIME,
+    Columns,
+    Duration,
+    conformed,
+    duration,
+    microseconds,
+    schema_of,
+    window_time,
+)
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import Description
+from holdfast.operators.timers import crossed
 from holdfast.state import StateSchema
+
+SEEN = "key.seen"
+"""The latest time of a key's rows, beside what is computed, where keys are forgotten."""
 
 
 class Aggregate(Operator):
@@ -16,32 +32,59 @@ class Aggregate(Operator):
 
     Senders combine their rows before they send them, so a key travels once from each sender. The order of the output
     follows from the rows alone. A null key is a key like any other.
+
+    With ``ttl`` a key is forgotten when the watermark has come that far beyond the latest ``time`` of its rows; if it
+    comes back it begins anew. That is judged by the watermark that an epoch began with, so it never depends on rows of
+    the epoch itself; and no row is dropped. A row without a time keeps its key as one that came at the watermark.
     """
 
-    def __init__(self, by: Columns, **aggregations: Aggregation) -> None:
+    def __init__(
+        self, by: Columns, *, ttl: Duration | None = None, time: str | None = None, **aggregations: Aggregation
+    ) -> None:
         self._keys = schema_of(by, "aggregate")
         self._who = f"aggregate by {', '.join(self._keys.names)}"
-        self._aggregations = Aggregations(aggregations, self._keys.names, self._who)
+        if (ttl is None) != (time is None):
+            raise Invalid(f"{self._who}: ttl and time belong together, got ttl={ttl!r} and time={time!r}")
+        self._time, self._ttl = time, duration(ttl, self._who) if ttl is not None else None
+        self.event_time = ttl is not None
+        self._aggregations = Aggregations(aggregations, [*self._keys.names, SEEN], self._who)
+        seen = {SEEN: max(SEEN, WINDOW_TIME)} if ttl is not None else {}
+        self._kept = Aggregations({**aggregations, **seen}, self._keys.names, self._who)
         self.by = tuple(self._keys.names)
-        stored = pa.schema(self._aggregations.stored)
+        stored = pa.schema(self._kept.stored)
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, stored)}
         self._travelling = pa.schema([*self._keys, *stored])
 
     def describe(self) -> Description:
-        return {"kind": "aggregate", "computes": self._aggregations.describe(), "by": list(self.by)}
+        does = {"kind": "aggregate", "computes": self._aggregations.describe(), "by": list(self.by)}
+        return does if self._ttl is None else {**does, "time": self._time, "ttl_us": self._ttl}
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
         keys = conformed(batch, self._keys, who, _say(self._keys))
-        return self._aggregations.begin(keys, batch)
+        if self._time is not None and batch.num_columns:
+            seen = window_time(microseconds(batch, self._time, who))
+            batch = batch.append_column(pa.field(SEEN, WINDOW_TIME), seen)
+        return self._kept.begin(keys, batch)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = self._keys.names
-        rows = self._aggregations.fold(conformed(batch, self._travelling, self._who), names)
+        rows = self._kept.fold(conformed(batch, self._travelling, self._who), names)
         if rows.num_rows:
-            rows = self._aggregations.with_old(rows, state.lookup(rows.select(names)))
+            old = state.lookup(rows.select(names))
+            if self._ttl is not None:
+                rows, old = _timed(rows, state.watermark), _alive(old, state.watermark_before, self._ttl)
+            rows = self._kept.with_old(rows, old)
             state.update(rows)
+        if self._ttl is not None:
+            self._forget(state, self._ttl)
         return self._aggregations.finish(rows, names)
+
+    def _forget(self, state: State, ttl: int) -> None:
+        """Free the state of keys that are forgotten; since they are passed over anyway, four times a span will do."""
+        if state.watermark is not None and crossed(state.watermark_before, state.watermark, -(-ttl // 4)):
+            held = state.scan()
+            state.delete(held.filter(_over(held, state.watermark, ttl)))
 
 
 class Combine(Operator):
@@ -61,6 +104,26 @@ class Combine(Operator):
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         keys = conformed(batch, self._keys, self._who, _say(self._keys))
         return self._aggregations.finish(self._aggregations.begin(keys, batch), self._keys.names)
+
+
+def _timed(rows: pa.Table, watermark: int | None) -> pa.Table:
+    """Rows without a time at the watermark; as they are as long as there is none."""
+    seen = rows.column(SEEN)
+    if watermark is None or not seen.null_count:
+        return rows
+    now = pa.scalar(watermark, pa.int64()).cast(WINDOW_TIME)
+    return rows.set_column(rows.schema.get_field_index(SEEN), rows.schema.field(SEEN), seen.fill_null(now))
+
+
+def _alive(old: pa.Table, watermark: int | None, ttl: int) -> pa.Table:
+    """What was looked up, null where it is forgotten."""
+    if watermark is None:
+        return old
+    return old.take(pa.array(np.arange(old.num_rows), mask=np.asarray(_over(old, watermark, ttl))))
+
+
+def _over(rows: pa.Table, watermark: int, ttl: int) -> pa.ChunkedArray:
+    return pc.less_equal(rows.column(SEEN).cast(pa.int64()), watermark - ttl).fill_null(False)
 
 
 def _say(keys: pa.Schema) -> str:

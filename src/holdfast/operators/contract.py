@@ -143,6 +143,9 @@ class Operator:
     by: tuple[str, ...] = ()
     """Columns whose equal rows must meet at one task; an input stream without a key of its own is keyed by them."""
 
+    together: bool = False
+    """True where all rows must meet at one task, since there is no key: a pipeline with more tasks is refused."""
+
     event_time: bool = False
     """True for operators that need the watermark."""
 

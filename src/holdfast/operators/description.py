@@ -76,7 +76,12 @@ def _time(micros: int) -> str:
 
 
 def _aggregates(does: Description) -> str:
-    return f"{', '.join(does['computes'].values())} by {', '.join(does['by'])}"
+    keys = f" by {', '.join(does['by'])}" if does["by"] else ""
+    return f"{', '.join(does['computes'].values())}{keys}"
+
+
+def _lasting(does: Description) -> str:
+    return f", forgotten {_time(does['ttl_us'])} of {does['time']} after their last row" if "ttl_us" in does else ""
 
 
 def _windows(does: Description) -> str:
@@ -87,7 +92,23 @@ def _windows(does: Description) -> str:
 def _windowed(does: Description) -> str:
     top = does[ANSWERS]["top"]
     best = f", the {top[0]} with the largest {top[1]}" if top else ""
-    return f"{_aggregates(does)} {_windows(does)} of {does['time']}{best}"
+    return f"{_aggregates(does)} {_windows(does)} of {does['time']}{best}{_emitted(does)}"
+
+
+def _emitted(does: Description) -> str:
+    """Append, which says everything once, goes without saying."""
+    emit = does[ANSWERS].get("emit", "append")
+    return "" if emit == "append" else f", emit {emit}"
+
+
+def _sessions(does: Description) -> str:
+    span = f"from {does['start']} to {does['end']}" if does["time"] is None else f"of {does['time']}"
+    gap = f", gap {_time(does['gap_us'])}" if does["gap_us"] else ""
+    return f"{_aggregates(does)} in sessions {span}{gap}{_meant(does)}{_emitted(does)}"
+
+
+def _meant(does: Description) -> str:
+    return "".join(f"; {name} is {text}" for name, text in does.get("meaning", {}).items())
 
 
 def _joined(does: Description) -> str:
@@ -123,15 +144,15 @@ def _function(does: Description) -> str:
 
 def _grouped(does: Description) -> str:
     closes = f", closed by {does['closes']}" if does["closes"] else ""
-    means = "".join(f"; {name} is {text}" for name, text in does.get("meaning", {}).items())
-    return f"{_aggregates(does)}{closes}{means}"
+    return f"{_aggregates(does)}{closes}{_meant(does)}"
 
 
 _WORDS: Mapping[str, Callable[[Description], str]] = {
-    "aggregate": _aggregates,
+    "aggregate": lambda does: f"{_aggregates(does)}{_lasting(does)}",
     "grouped": _grouped,
     "combine": lambda does: f"{_aggregates(does)} within an epoch",
     "window": _windowed,
+    "sessions": _sessions,
     "join": _joined,
     "top_k": _ranked,
     "deduplicate": _first,

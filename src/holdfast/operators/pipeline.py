@@ -123,6 +123,11 @@ class Pipeline:
         _ = self.topology, self.timed  # whatever is wrong is told now
         for each in steps:
             self._check_keys(each)
+            if each.operator.together and each.parallelism > 1:
+                raise Invalid(
+                    f"operator {each.name}: without keys all rows meet at one task; parallelism must be 1, got "
+                    f"{each.parallelism}"
+                )
             if each.operator.tables and any(not given.key for given in each.inputs) and each.parallelism > 1:
                 unkeyed = next(given.source for given in each.inputs if not given.key)
                 if self.input(each.name, unkeyed).partitioning in ("full", "split"):

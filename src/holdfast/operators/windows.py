@@ -4,11 +4,13 @@ A window is [start, end), its start a multiple of the step since 1970 UTC. Rows 
 that windows have in common, so a row is stored once however many windows it is in. The rule for late rows: a window
 whose end is at or before the watermark that an epoch began with is closed; a row whose windows are all closed is
 dropped and counted as ``late``; one that misses only some of them counts in the others, and as ``partly_late``.
+Without keys there is one window for all rows, in one task.
 """
 
 from __future__ import annotations
 
 from math import gcd
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +30,15 @@ from holdfast.operators.columns import (
     schema_of,
     window_time,
 )
-from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
 from holdfast.state import StateSchema
 
 START, END = "start", "end"
 ROWS = "rows.sent"
 RANK = "rank"
+Answers = Literal["append", "update"]
+"""When a window is told: once, when it closes; or in every epoch that changed it."""
 
 
 class Panes:
@@ -73,19 +77,29 @@ class Panes:
             return False
         return before is None or (now - self.size) // self.every > (before - self.size) // self.every
 
-    def closing(self, panes: Micros, before: int | None, now: int) -> tuple[NDArray[np.int64], Micros]:
-        """Places in ``panes`` and starts of windows that they are in and that close now: a row for each such pair."""
+    def closing(self, panes: Micros, before: int | None, now: int | None) -> tuple[NDArray[np.int64], Micros]:
+        """Places in ``panes`` and starts of windows that they are in and that close now: a row for each such pair.
+
+        ``now`` None: also those that stay open.
+        """
         rows, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         newest = panes // self.every * self.every
         for step in range(self.windows - 1, -1, -1):
             start = newest - step * self.every
             end = start + self.size
-            inside = (panes + self.length <= end) & (end <= now)
+            inside = panes + self.length <= end
+            if now is not None:
+                inside &= end <= now
             if before is not None:
                 inside &= end > before
             rows.append(np.flatnonzero(inside))
             starts.append(start[inside])
         return np.concatenate(rows), np.concatenate(starts)
+
+    def neighbours(self, panes: Micros) -> tuple[NDArray[np.int64], Micros]:
+        """Places in ``panes`` and the panes that may share a window with each: a row for each such pair."""
+        steps = np.arange(self.length - self.size, self.size, self.length)
+        return np.repeat(np.arange(len(panes)), len(steps)), (panes[:, None] + steps).ravel()
 
     def in_time(self, state: State, panes: pa.Array, sent: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which panes still have an open window; the rows of the others are counted by what they are."""
@@ -105,8 +119,9 @@ class Panes:
 
 
 class Windowed(Operator):
-    """Aggregates by key and window. A window is emitted once, when the watermark reaches its end.
+    """Aggregates by key and window. ``append``: a window is told once, when the watermark reaches its end.
 
+    ``update``: every window that changed is told in every epoch, the last time when rows came for it before it closed.
     Output: the key columns, ``start`` and ``end`` (UTC), and the aggregates, ordered by end and then by key. With
     ``top=(k, column)`` only the k rows of each window with the largest values there, and their ``rank`` from 1.
     """
@@ -118,31 +133,32 @@ class Windowed(Operator):
         what: str,
         size: Duration,
         every: Duration,
-        by: Columns,
+        by: Columns | None,
         time: str,
         *,
+        emit: Answers = "append",
         top: tuple[int, str] | None = None,
         **aggregations: Aggregation,
     ) -> None:
-        self._keys = schema_of(by, what)
-        self._who = f"{what} by {', '.join(self._keys.names)}"
+        self._keys = schema_of(by, what) if by else pa.schema([])
+        self._who = f"{what} by {', '.join(self._keys.names)}" if by else what
         for name in (START, END, RANK, ROWS):
             if name in self._keys.names:
                 raise Invalid(f"{self._who}: a key column cannot be called {name!r}; rename it with op.map")
-        self.by = tuple(self._keys.names)
+        self.by, self.together = tuple(self._keys.names), not by
         self._panes = Panes(size, every, self._who)
         self.horizon = self._panes.size
-        self._time = time
+        self._time, self._emit = time, _checked_emit(emit, top, self._who)
         self._top = _checked_top(top, aggregations, self._who)
         taken = [*self._keys.names, START, END, RANK, ROWS]
         self._aggregations = Aggregations(aggregations, taken, self._who)
         self._sending = Aggregations({**aggregations, ROWS: count()}, self._keys.names, self._who)
         self._names = [*self._keys.names, START]
-        key = pa.schema([*self._keys, pa.field(START, WINDOW_TIME)])
-        self.tables = {DEFAULT_TABLE: StateSchema(key, pa.schema(self._aggregations.stored))}
-        self._travelling = pa.schema([*key, *self._sending.stored])
+        self._key = pa.schema([*self._keys, pa.field(START, WINDOW_TIME)])
+        self.tables = {DEFAULT_TABLE: StateSchema(self._key, pa.schema(self._aggregations.stored))}
+        self._travelling = pa.schema([*self._key, *self._sending.stored])
         ranked = [pa.field(RANK, pa.int64())] if self._top else []
-        self._output = pa.schema([*key, pa.field(END, WINDOW_TIME), *ranked, *self._aggregations.output])
+        self._output = pa.schema([*self._key, pa.field(END, WINDOW_TIME), *ranked, *self._aggregations.output])
 
     def describe(self) -> Description:
         return {
@@ -151,7 +167,7 @@ class Windowed(Operator):
             "by": list(self.by),
             "time": self._time,
             **self._panes.describe(),
-            ANSWERS: {"top": self._top},
+            ANSWERS: {"top": self._top, "emit": self._emit},
         }
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
@@ -160,7 +176,7 @@ class Windowed(Operator):
         who = f"{self._who}, input {stream}"
         keys = conformed(batch, self._keys, who, "give by= the type it has")
         starts = window_time(self._panes.of(microseconds(batch, self._time, who)))
-        return self._sending.begin(keys.append_column(pa.field(START, WINDOW_TIME), starts), batch)
+        return self._sending.begin(pa.Table.from_arrays([*keys.columns, starts], schema=self._key), batch)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         rows = self._sending.fold(conformed(batch, self._travelling, self._who), self._names)
@@ -168,21 +184,48 @@ class Windowed(Operator):
             sent = rows.column(ROWS).to_numpy()
             rows = rows.drop_columns([ROWS]).filter(pa.array(self._panes.in_time(state, _panes(rows), sent)))
         if rows.num_rows:
-            state.update(self._aggregations.with_old(rows, state.lookup(rows.select(self._names))))
+            rows = self._aggregations.with_old(rows, state.lookup(rows.select(self._names)))
+            state.update(rows)
+        answer = self._output.empty_table()
+        if self._emit == "update" and rows.num_rows:
+            answer = self._told(self._changed(rows, state))
         now = state.watermark
-        if now is None or not self._panes.closes(state.watermark_before, now):
-            return self._output.empty_table()
-        return self._closed(state, now)
+        if now is not None and self._panes.closes(state.watermark_before, now):
+            held = state.scan()
+            if self._emit == "append":
+                answer = self._told(self._closed(held, state.watermark_before, now))
+            over = self._panes.last_end(np.asarray(_panes(held), np.int64)) <= now
+            state.delete(held.select(self._names).filter(pa.array(over)))
+        return answer
 
-    def _closed(self, state: State, now: int) -> pa.Table:
-        held = state.scan()
-        panes = np.asarray(_panes(held), np.int64)
-        place, starts = self._panes.closing(panes, state.watermark_before, now)
-        windows = held.take(pa.array(place))
-        windows = windows.set_column(len(self._keys), pa.field(START, WINDOW_TIME), window_time(starts))
-        if self._panes.windows > 1:
-            windows = self._aggregations.fold(windows, self._names)
-        state.delete(held.select(self._names).filter(pa.array(self._panes.last_end(panes) <= now)))
+    def _changed(self, rows: pa.Table, state: State) -> pa.Table:
+        """The open windows that these panes are in, whole."""
+        if self._panes.windows == 1:
+            return rows
+        place, panes = self._panes.neighbours(np.asarray(_panes(rows), np.int64))
+        others = [*(rows.column(name).take(pa.array(place)) for name in self._keys.names), window_time(panes)]
+        marks = pa.array(np.arange(rows.num_rows + len(panes)) < rows.num_rows).cast(pa.int64())
+        around = pa.concat_tables([rows.select(self._names), pa.Table.from_arrays(others, schema=self._key)])
+        around = around.append_column(ROWS, marks).group_by(self._names, use_threads=False).aggregate([(ROWS, "max")])
+        around = around.rename_columns([*self._names, ROWS])
+        found = state.lookup(around)
+        for field in self._aggregations.stored:
+            around = around.append_column(field, found.column(field.name))
+        around = around.filter(found.column(FOUND))
+        windows = self._sending.fold(self._in_windows(around, state.watermark_before, None), self._names)
+        return windows.filter(pc.greater(windows.column(ROWS), 0))
+
+    def _closed(self, held: pa.Table, before: int | None, now: int) -> pa.Table:
+        windows = self._in_windows(held, before, now)
+        return self._aggregations.fold(windows, self._names) if self._panes.windows > 1 else windows
+
+    def _in_windows(self, panes: pa.Table, before: int | None, now: int | None) -> pa.Table:
+        """A row for each pane and each window that it is in and that closes now, or stays open (``Panes.closing``)."""
+        place, starts = self._panes.closing(np.asarray(_panes(panes), np.int64), before, now)
+        windows = panes.take(pa.array(place))
+        return windows.set_column(len(self._keys), pa.field(START, WINDOW_TIME), window_time(starts))
+
+    def _told(self, windows: pa.Table) -> pa.Table:
         answer = self._aggregations.finish(windows, self._names)
         ends = window_time(np.asarray(_panes(answer), np.int64) + self._panes.size)
         answer = answer.append_column(pa.field(END, WINDOW_TIME), ends)
@@ -202,6 +245,14 @@ def _ranked(rows: pa.Table, keep: int) -> pa.Table:
     ends = rows.column(END).cast(pa.int64()).to_numpy()
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends) + 1
     return rows.append_column(RANK, pa.array(rank)).filter(pa.array(rank <= keep))
+
+
+def _checked_emit(emit: Answers, top: tuple[int, str] | None, who: str) -> Answers:
+    if emit not in get_args(Answers):
+        raise Invalid(f"{who}: emit must be append or update, got {emit!r}")
+    if emit == "update" and top is not None:
+        raise Invalid(f"{who}: top ranks a window once, when it closes; to rank open ones, put op.top_k behind")
+    return emit
 
 
 def _checked_top(top: tuple[int, str] | None, aggregations: dict[str, Aggregation], who: str) -> tuple[int, str] | None:

@@ -214,6 +214,8 @@ def _hash_text(column: pa.Array) -> Hashes:
 
 
 def _hash_wide(column: pa.Array) -> Hashes:
+    if len(column) == 0:
+        return np.zeros(0, np.uint64)
     if pa.types.is_decimal(column.type) and column.type.bit_width < 128:
         column = pc.cast(column, pa.decimal128(column.type.precision, column.type.scale))
     size = column.type.bit_width // 8
