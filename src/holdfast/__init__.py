@@ -12,14 +12,21 @@ if TYPE_CHECKING:
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
     from holdfast.runtime.history.outputs import read_output
+    from holdfast.runtime.options import Drill, Replication, Scaling, Storage
+    from holdfast.runtime.settings import Failover
     from holdfast.runtime.spark import Job, spark_session, start
     from holdfast.topology import Task, Topology, read_topology
 
 __all__ = [
+    "Drill",
+    "Failover",
     "Job",
     "Operator",
     "Pipeline",
+    "Replication",
     "ReplicationPlan",
+    "Scaling",
+    "Storage",
     "Task",
     "Topology",
     "advise",
@@ -44,6 +51,8 @@ _ROOMS = {
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),
     "holdfast.runtime.history.outputs": ("read_output",),
+    "holdfast.runtime.options": ("Drill", "Replication", "Scaling", "Storage"),
+    "holdfast.runtime.settings": ("Failover",),
     "holdfast.runtime.spark": ("Job", "spark_session", "start"),
     "holdfast.topology": ("Task", "Topology", "read_topology"),
 }

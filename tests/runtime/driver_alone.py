@@ -12,6 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Listener, Output, Ports, Recorder, Runner, Sink
+from holdfast.runtime.options import Storage
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import Disk
@@ -105,7 +106,8 @@ class Alone:
             self.loop, self.loop, self.nodes, self.source, self.store("driver"), recorder or self.recorder, made,
             sink or self.taken.append, listeners, on_end=self.ended.append,
         )  # fmt: skip
-        config = JobConfig("alone", self.pipeline, Settings(**given), epochs=epochs, force=after is not None)
+        storage = Storage(force=after is not None)
+        config = JobConfig("alone", self.pipeline, Settings(**given), epochs=epochs, storage=storage)
         self.driver = launch(config, ports)
         self.loop.post(self.driver.begin)
 

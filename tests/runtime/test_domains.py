@@ -10,6 +10,7 @@ import pytest
 from holdfast.errors import Invalid
 from holdfast.runtime.domains import Domains, DomainsFailed
 from holdfast.runtime.driver.config import JobConfig
+from holdfast.runtime.options import Scaling
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.pipelines import counted_words
 
@@ -51,5 +52,5 @@ def test_a_mapping_that_is_none_is_refused() -> None:
 def test_no_more_nodes_can_be_survived_than_are_left_of() -> None:
     with pytest.raises(Invalid, match=r"^survive must be less than the number of nodes, 2, got 5$"):
         JobConfig("job", counted_words(), Settings(nodes=2, survive=5))
-    JobConfig("job", counted_words(), Settings(nodes=2, survive=5), max_nodes=6)
+    JobConfig("job", counted_words(), Settings(nodes=2, survive=5), scaling=Scaling(max_nodes=6))
     JobConfig("job", counted_words(), Settings(nodes=2, survive="domain"))

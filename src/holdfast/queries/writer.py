@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,18 +15,14 @@ from holdfast.queries.delivery import Delivery
 from holdfast.queries.pipelines import checked_mode, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
-from holdfast.runtime.driver.ports import Output
-from holdfast.runtime.spark import Job, start
-from holdfast.runtime.spark.starting import default_nodes
+from holdfast.runtime.driver.ports import Listener, Output
+from holdfast.runtime.options import Flat, Group, Options
+from holdfast.runtime.spark import Job
+from holdfast.runtime.spark.source import Edge
+from holdfast.runtime.spark.starting import begin, default_nodes
 from holdfast.state.files import open_files
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
-OURS = {
-    "nodes", "parallelism", "budget", "replicas", "survive", "domains", "answer_within", "checkpoint_every", "elastic",
-    "max_nodes", "pool", "memory_limit", "allow_changed", "force", "recovery", "scheduler", "listeners", "faults",
-    "rejoin_after", "patience",
-}  # fmt: skip
-"""What ``resilience`` takes: what ``holdfast.start`` does, and the number of tasks."""
 Batches = Callable[[DataFrame, int], None]
 
 
@@ -80,7 +76,10 @@ class Writer:
         self._partition: tuple[str, ...] = ()
         self._batches: Batches | None = None
         self._early: Callable[[DataFrame, int, float], None] | None = None
-        self._ours: dict[str, Any] = {}
+        self._ours = Options()
+        self._nodes: int | None = None
+        self._parallelism: int | None = None
+        self._listeners: tuple[Listener, ...] = ()
 
     def outputMode(self, outputMode: str) -> Self:
         self._mode = checked_mode(outputMode, "outputMode")
@@ -154,13 +153,19 @@ class Writer:
         self._early = func
         return self
 
-    def resilience(self, **given: Any) -> Self:
-        """How the query is kept alive: ``nodes``, ``parallelism``, ``budget``, ``replicas``, ``survive``, ``domains``,
-        ``answer_within`` and more, as ``holdfast.start`` has them.
-        """
-        if unknown := sorted(given.keys() - OURS):
-            raise Invalid(f"resilience {unknown[0]!r}: there are {', '.join(sorted(OURS))}")
-        self._ours |= given
+    def resilience(
+        self,
+        *options: Group,
+        nodes: int | None = None,
+        parallelism: int | None = None,
+        listeners: Iterable[Listener] = (),
+        **flat: Unpack[Flat],
+    ) -> Self:
+        """How the query is kept alive: what ``holdfast.start`` takes, and ``parallelism``, the number of tasks."""
+        self._ours = self._ours.taking(options, flat, "resilience")
+        self._nodes = self._nodes if nodes is None else nodes
+        self._parallelism = self._parallelism if parallelism is None else parallelism
+        self._listeners += tuple(listeners)
         return self
 
     def start(
@@ -199,9 +204,8 @@ class Writer:
             raise Invalid(
                 'checkpointLocation: say where state, journal and answers are kept: .option("checkpointLocation", d)'
             )
-        ours = dict(self._ours)
-        nodes = ours.pop("nodes", None) or default_nodes(spark)
-        parallelism = ours.pop("parallelism", None) or max(2, nodes)
+        nodes = default_nodes(spark) if self._nodes is None else self._nodes
+        parallelism = max(2, nodes) if self._parallelism is None else self._parallelism
         pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))
         empty = split.top.schema().empty_table()
 
@@ -223,10 +227,8 @@ class Writer:
         made: list[Query] = []
         if self._name is not None and any(query.name == self._name for query in spark.streams.active):
             raise Invalid(f"queryName {self._name!r}: a query of that name is running")
-        start(
-            split.below, pipeline, store=store, nodes=nodes, trigger=self._trigger, watermarked=split.watermarked,
-            name=self._name, into=into, sink=hear, **ours,
-        )  # fmt: skip
+        edge = Edge(self._trigger, self._name, split.watermarked, hear, self._listeners)
+        begin(split.below, pipeline, store, nodes, self._ours, edge, into)
         made[0].delivery.begin()
         return made[0]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import index
+from typing import Any, Literal
 
 from holdfast.errors import Invalid
 from holdfast.topology import Task
@@ -36,44 +38,91 @@ def seconds_of(written: str, name: str) -> float:
 
 def within_of(written: str | float | None, name: str = "answer_within") -> float | None:
     """A deadline: a time, seconds as a number, ``never``, or None for a few times what is usual."""
-    if written is None or isinstance(written, (int, float)):
-        seconds = written
-    else:
+    if isinstance(written, str):
         bare = f"{written}s" if _NUMBER.fullmatch(written.strip()) else written
-        seconds = float("inf") if written.strip() == "never" else seconds_of(bare, name)
+        seconds: float | None = float("inf") if written.strip() == "never" else seconds_of(bare, name)
+    else:
+        seconds = written
     if seconds is not None and not seconds > 0:
         raise Invalid(f"{name} {written}: more than 0 seconds are needed, or the word never")
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How the coordinator decides. ``capacity`` of a node in the unit of task costs; None: twice its fair share.
+def check(values: Any, name: str, right: Callable[[Any], bool], needed: str) -> None:
+    """Refuse a field that is not right, by its name; None is right where it is the default."""
+    value, usual = getattr(values, name), {field.name: field.default for field in fields(values)}[name]
+    try:
+        fine = (value is None and usual is None) or right(value)
+    except TypeError:
+        fine = False
+    if not fine:
+        raise Invalid(f"{name} must be {needed}, got {value!r}")
 
-    ``parallel_recovery``: a lost task that can be scaled and has a long replay before it comes back as so many.
-    ``rebalance``: nodes that carry much less than others take tasks over from them; ``standby``: so many are left
-    without tasks then, if they are. ``checkpoint_tries``: so many checkpoints may fail one after the other.
-    ``ceiling``: the share of a node's capacity that recovery may fill. ``young``: checkpoints come sooner in the first
-    epochs, so that what is not in one is never much of all there was. ``survive``: replicas are planned for the loss of
-    so many nodes, or of a domain; None: of two, or of one where there are only two or three. ``restore_within``: no
-    answer waits longer, in seconds, until a state that was lost is back from the store.
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """What is done when nodes are lost. ``recovery``: how tasks come back; ``scheduler``: in which order they do.
+
+    ``capacity`` of a node in the unit of task costs; None: twice its fair share. ``patience``: seconds that lost tasks
+    wait for new nodes before those that are left carry everything; ``ceiling``: the share of a node's capacity that
+    they may fill until then. ``parallel_recovery``: a lost task whose state can be cut by key and that has a long
+    replay before it comes back as so many tasks. ``rebalance``: nodes that carry little, since they came late, take
+    tasks over from those with more. ``answer_within``: when an epoch is not answered after such a time ("2s", or
+    seconds), executors that are well answer tentatively for those that are silent, who are not given up for that;
+    "never", or when None 2.5 times what epochs usually take, one second at least.
+    """
+
+    recovery: RecoveryMode = "incremental"
+    scheduler: str = "incremental"
+    capacity: float | None = None
+    ceiling: float = 1.0
+    patience: float = 10.0
+    parallel_recovery: int = 1
+    rebalance: bool = True
+    answer_within: str | float | None = None
+
+    def __post_init__(self) -> None:
+        check(self, "recovery", lambda mode: mode in RECOVERIES, f"one of {', '.join(RECOVERIES)}")
+        check(self, "capacity", lambda costs: costs >= 0, "0 or more, in task costs")
+        check(self, "ceiling", lambda share: 0 < share <= 1, "above 0 and at most 1")
+        check(self, "patience", lambda seconds: seconds >= 0, "0 seconds or more")
+        check(self, "parallel_recovery", lambda tasks: index(tasks) >= 1, "at least 1")
+        check(self, "answer_within", lambda time: within_of(time) is not None, "a time such as 2s, seconds, or never")
+        if self.scheduler != "incremental":
+            from holdfast.recovery import ALGORITHMS
+
+            check(self, "scheduler", lambda name: name in ALGORITHMS, f"one of {', '.join(ALGORITHMS)}")
+
+    @property
+    def within(self) -> float | None:
+        """Seconds after which who is there answers for who is silent; None: a few times what epochs usually take."""
+        return within_of(self.answer_within)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Failover):
+    """How the coordinator decides: by ``Failover``, and by these.
+
+    ``standby``: so many nodes are left without tasks, if they are. ``checkpoint_tries``: so many checkpoints may fail
+    one after the other. ``young``: checkpoints come sooner in the first epochs, so that what is not in one is never
+    much of all there was. ``survive``: as in ``Replication``. ``restore_within``: no answer waits longer, in seconds,
+    until a state that was lost is back from the store.
     """
 
     nodes: int = 1
     checkpoint_every: int = 10
     replicas: tuple[Task, ...] = ()
-    scheduler: str = "incremental"
-    recovery: RecoveryMode = "incremental"
-    capacity: float | None = None
     replay_chunk: int = 8
-    parallel_recovery: int = 1
-    rebalance: bool = True
     standby: int = 0
     checkpoint_tries: int = 20
-    ceiling: float = 1.0
     young: bool = False
     survive: int | Literal["domain"] | None = None
     restore_within: float = RESTORE_WITHIN
+
+    def __post_init__(self) -> None:
+        Failover.__post_init__(self)
+        for what in ("nodes", "checkpoint_every", "replay_chunk", "checkpoint_tries"):
+            check(self, what, lambda number: index(number) >= 1, "at least 1")
 
     def checkpoint_due(self, head: int, age: int) -> bool:
         """Whether the newest checkpoint is too old: so many epochs, of all up to the head."""
@@ -83,16 +132,3 @@ class Settings:
     def handover(self) -> int:
         """The epochs that a last replay may take, while the next epoch waits for it."""
         return max(HANDOVER, self.replay_chunk // 2)
-
-    def __post_init__(self) -> None:
-        for what in ("nodes", "checkpoint_every", "replay_chunk", "parallel_recovery", "checkpoint_tries"):
-            if getattr(self, what) < 1:
-                raise Invalid(f"{what} must be at least 1, got {getattr(self, what)}")
-        if self.survive not in (None, "domain") and (isinstance(self.survive, str) or self.survive < 1):
-            raise Invalid(f"survive must be a number of nodes, 1 or more, or domain, got {self.survive!r}")
-        if not 0 < self.ceiling <= 1:
-            raise Invalid(f"ceiling must be above 0 and at most 1, got {self.ceiling}")
-        if self.standby < 0:
-            raise Invalid(f"pool must be 0 or more nodes, got {self.standby}")
-        if self.recovery not in RECOVERIES:
-            raise Invalid(f"recovery must be one of {', '.join(RECOVERIES)}, got {self.recovery!r}")

@@ -285,7 +285,7 @@ def test_a_writer_says_what_is_wrong_before_anything_starts(events: DataFrame, t
         writer.trigger()
     with pytest.raises(NotCovered, match="format 'kafka' is not covered"):
         writer.format("kafka")
-    with pytest.raises(Invalid, match="resilience 'budgets': there are allow_changed"):
+    with pytest.raises(Invalid, match="resilience 'budgets': did you mean budget"):
         writer.resilience(budgets=3)
     with pytest.raises(Invalid, match="checkpointLocation: say where state"):
         writer.format("noop").start()

@@ -22,10 +22,11 @@ from holdfast.elasticity import (
     rerouted,
 )
 from holdfast.errors import Invalid
-from holdfast.runtime.driver.config import Elasticity, JobConfig
+from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.ports import Failed
 from holdfast.runtime.driver.requests import Request
 from holdfast.runtime.messages import NodesUnneeded, Report, ScaleWanted
+from holdfast.runtime.options import Elasticity
 from holdfast.runtime.shape import Shape, check_scalable, renumbered, routing_of, scalable
 from holdfast.topology import Task, Topology
 
@@ -255,4 +256,5 @@ def elastic_by(policy: Elasticity, driver: Driver) -> Elastic | None:
 
 def standby(config: JobConfig) -> Pool:
     """At least so many stand by, more when many are asked for; none, if none are wanted."""
-    return Pool(PoolPolicy(least=config.pool, most=config.most_nodes - config.settings.nodes if config.pool else 0))
+    least = config.scaling.pool
+    return Pool(PoolPolicy(least=least, most=config.most_nodes - config.settings.nodes if least else 0))

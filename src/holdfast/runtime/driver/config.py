@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from operator import index
+from typing import Any, Self
 
-from holdfast.elasticity import Policy
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
-from holdfast.runtime.settings import Settings
+from holdfast.runtime.options import Options, Scaling, Storage
+from holdfast.runtime.settings import RESTORE_WITHIN, Settings, check
 from holdfast.runtime.shape import check_scalable
 from holdfast.topology import Topology, topology_to
-
-Elasticity = Policy | Mapping[str, Any] | bool
-"""A policy, what departs from the usual one, or whether to have the usual one at all."""
 
 
 @dataclass(frozen=True)
 class JobConfig:
     """``epochs``: the job ends after so many. ``budget``: so many average tasks' worth of replicas, chosen by rates.
 
-    ``outputs``: False keeps no output. ``allow_changed``: operators that may begin anew. ``patience``: seconds that
-    tasks stay down before the nodes that are there carry everything; ``gather``: that the start waits for nodes.
-    ``told``: what else the history shall say of the job.
+    ``verify``: every epoch runs twice. ``gather``: seconds that the start waits for nodes. ``local``: the folder under
+    which nodes keep their states. ``told``: what else the history shall say of the job.
     """
 
     job: str
@@ -31,39 +28,44 @@ class JobConfig:
     settings: Settings
     epochs: int | None = None
     budget: float | None = None
-    outputs: bool = True
-    allow_changed: tuple[str, ...] = ()
+    scaling: Scaling = Options().scaling
+    storage: Storage = Options().storage
     verify: bool = False
-    memory_limit: int | None = None
-    shed_above: float | None = None
-    answer_within: float | None = None
-    """Seconds after which those who are there answer for who is silent; None: a few times what epochs usually take."""
-    elastic: Elasticity = False
-    max_nodes: int = 0
-    pool: int = 0
-    patience: float = 10.0
     gather: float = 60.0
-    force: bool = False
     owner: str = "holdfast job"
     local: str = ""
-    """The folder under which nodes keep their states."""
     told: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, job: str, pipeline: Pipeline, nodes: int, options: Options, **rest: Any) -> Self:
+        """What these options mean for this pipeline on so many nodes."""
+        replication, failover, storage = options.replication, options.failover, options.storage
+        settings = Settings(
+            **asdict(failover),
+            nodes=nodes,
+            checkpoint_every=storage.checkpoint_every or 10,
+            young=storage.checkpoint_every is None,
+            replicas=tuple(pipeline.topology.tasks_of(list(replication.replicas))),
+            survive=replication.survive,
+            standby=options.scaling.pool,
+            restore_within=failover.within or RESTORE_WITHIN,
+        )
+        return cls(
+            job, pipeline, settings, budget=replication.budget, scaling=options.scaling, storage=storage,
+            verify=options.drill.verify, **rest,
+        )  # fmt: skip
+
     def __post_init__(self) -> None:
-        if self.budget is not None and self.settings.replicas:
-            raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
-        if self.epochs is not None and self.epochs < 1:
-            raise Invalid(f"epochs must be at least 1, got {self.epochs}")
-        least = self.settings.nodes + self.pool
-        if self.max_nodes and self.max_nodes < least:
-            raise Invalid(f"max_nodes must be at least nodes and pool together, {least}, got {self.max_nodes}")
+        check(self, "epochs", lambda epochs: index(epochs) >= 1, "at least 1")
+        if self.most_nodes < (least := self.settings.nodes + self.scaling.pool):
+            raise Invalid(f"max_nodes must be at least nodes and pool together, {least}, got {self.most_nodes}")
         survive = self.settings.survive
         if isinstance(survive, int) and survive >= self.most_nodes:
             raise Invalid(f"survive must be less than the number of nodes, {self.most_nodes}, got {survive}")
 
     @property
     def most_nodes(self) -> int:
-        return self.max_nodes or self.settings.nodes + self.pool
+        return self.scaling.max_nodes or self.settings.nodes + self.scaling.pool
 
     def described(self, topology: Topology) -> dict[str, Any]:
         """What a reader of the history must know of the job to make sense of the rest."""

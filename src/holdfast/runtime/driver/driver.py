@@ -105,9 +105,9 @@ class Driver:
         self.running = Running(self, runner, journal, writer)
         self.checkpoints = Checkpoints(self, runner, journal, writer, extra)
         self.watching = Watching(self)
-        self.deadline = Deadline(self, runner, config.answer_within)
+        self.deadline = Deadline(self, runner, config.settings.within)
         self.autoscaler: Autoscaler | None = None
-        self.shedder = Shedder(config.shed_above) if config.shed_above is not None else None
+        self.shedder = Shedder(above) if (above := config.scaling.shed_above) is not None else None
         self._runner = runner
         self._writer = writer
         self._at_hand: tuple[int, object] | None = None
@@ -235,13 +235,13 @@ class Driver:
             self._stuck.cancel()
             self._stuck = None
         elif stuck and self._stuck is None:
-            self._stuck = self.clock.after(self.config.patience, self._lift)
+            self._stuck = self.clock.after(self.config.settings.patience, self._lift)
 
     def _lift(self) -> None:
         """Nobody came to take what is down: after a while the nodes that are there carry everything."""
         self._stuck = None
         if not self.ended:
-            self.note("capacity lifted", {"after_seconds": self.config.patience})
+            self.note("capacity lifted", {"after_seconds": self.config.settings.patience})
             self.tell(CapacityLifted())
 
     def _beat(self) -> None:

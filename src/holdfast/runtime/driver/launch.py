@@ -29,7 +29,7 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 
     Whatever does not fit is refused here, by name, with the store as it was.
     """
-    writer = ports.store.writer(config.owner, force=config.force)
+    writer = ports.store.writer(config.owner, force=config.storage.force)
     try:
         return _launched(config, ports, ports.store, writer)
     except Exception:
@@ -41,11 +41,11 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> Driver:
     found = store.latest()
     journal = Journal.load(store, -1 if found is None else found.epoch)
-    found, fitted = resume(store, writer, config.pipeline, journal.newest, config.allow_changed)
+    found, fitted = resume(store, writer, config.pipeline, journal.newest, tuple(config.storage.allow_changed))
     notes = list(fitted.notes)
     checkpoint = -1 if found is None else found.epoch
     shape, saved = shapes(store, writer, config.pipeline, checkpoint)
-    if config.outputs:
+    if config.storage.outputs:
         damaged = output.verify(store.files, after=checkpoint)
         notes += [f"{name} was damaged; it is made again from the journal" for name in damaged]
     coordinator = Coordinator(
@@ -55,7 +55,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         journal.newest,
         shape=shape,
         saved=saved,
-        published=_newest_final(store) if config.outputs else {},
+        published=_newest_final(store) if config.storage.outputs else {},
         scalable=scalable(config.pipeline),
         measured=found.extra.get(MEASURED) if found is not None else None,
         memory=Memory(Ledger(journal.counts()), config.pipeline.horizons),
@@ -67,16 +67,16 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         store.marker(),
         writer.token,
         config.local,
-        coordinator.outputs if config.outputs else frozenset(),
+        coordinator.outputs if config.storage.outputs else frozenset(),
         store.sync,
         config.verify,
-        config.memory_limit,
+        config.storage.memory_limit,
     )
     runner = ports.runner(context, writer)
     extra = {"signature": config.pipeline.signature}
     driver = Driver(config, ports, coordinator, journal, writer, runner, extra)
     driver.notes += notes
-    driver.autoscaler = Autoscaler(driver, elastic_by(config.elastic, driver), standby(config))
+    driver.autoscaler = Autoscaler(driver, elastic_by(config.scaling.elastic, driver), standby(config))
     driver.telling.hearers.append(driver.autoscaler.heard)
     driver.publisher.resume()
     return driver

@@ -7,6 +7,7 @@ implementation of anything that could be right where the product is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from holdfast.runtime.driver.publishing import SinkFailed
 from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.faults import Fault, expand_faults
 from holdfast.runtime.messages import NodesUnneeded, ReplicasPlanned
+from holdfast.runtime.options import Scaling
 from holdfast.runtime.simulation.changing import changed
 from holdfast.runtime.simulation.cluster import SimulatedBatch, SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
@@ -191,15 +193,13 @@ class Simulation:
     def _launch(self) -> None:
         loop = self._loop = VirtualLoop(self.world, self.random, self.timing.lag)
         pipeline = self.pipeline if self._changed is None else self._changed
+        elastic, settings = self.schedule.elastic, self.schedule.settings
         config = JobConfig(
             f"job-{self.lives}",
             pipeline,
-            self.schedule.settings,
+            replace(settings, patience=self.timing.patience, answer_within=self.schedule.answer_within),
             epochs=len(self.batches),
-            elastic=self.schedule.elastic or False,
-            max_nodes=self.schedule.elastic.max_nodes or 0 if self.schedule.elastic else 0,
-            patience=self.timing.patience,
-            answer_within=self.schedule.answer_within,
+            scaling=Scaling(elastic, elastic.max_nodes) if elastic is not None else Scaling(),
             gather=self.schedule.longest,
         )
         ports = Ports(

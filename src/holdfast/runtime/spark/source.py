@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
 from holdfast.runtime.spark.shipping import first_cause
 
@@ -38,33 +39,49 @@ class _Closed(Exception):
     """Ends the stream from within when no more epochs are wanted; the batch is left uncommitted."""
 
 
-class StreamSource:
-    """``log``: where Structured Streaming keeps its own. ``last``: the epoch that ends the stream, if one does.
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """How the stream is read, and who is told. ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``:
+    Spark keeps the watermark, by ``withWatermark``. ``bounded``: nothing follows the ``epochs``.
+    """
 
-    ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``: Spark keeps the watermark, by
-    ``withWatermark``. ``on_error``: the stream has ended by itself, with this; with None if it was to end.
-    ``idle``: those epochs that have no rows; when None, all have. ``head``: the newest epoch that the job has.
+    trigger: Mapping[str, Any]
+    name: str | None = None
+    watermarked: bool = False
+    sink: Sink | None = None
+    listeners: tuple[Listener, ...] = ()
+    epochs: int | None = None
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bounded and self.epochs is None:
+            raise Invalid("bounded: say how many epochs there are, epochs=...")
+
+    @property
+    def last(self) -> int | None:
+        """The epoch that ends the stream, if one does."""
+        return self.epochs - 1 if self.bounded and self.epochs is not None else None
+
+
+class StreamSource:
+    """``log``: where Structured Streaming keeps its own. ``on_error``: the stream has ended by itself, with this; with
+    None if it was to end. ``idle``: those epochs that have no rows; when None, all have. ``head``: the newest epoch
+    that the job has.
     """
 
     def __init__(
         self,
         streams: Mapping[str, DataFrame],
         log: str,
-        trigger: Mapping[str, Any],
-        last: int | None,
+        edge: Edge,
         on_error: Callable[[HoldfastError | None], None],
-        name: str | None = None,
-        watermarked: bool = False,
         idle: IdleEpochs | None = None,
         head: Callable[[], int] = lambda: -1,
     ) -> None:
         self._frame, self._columns = _one_stream(streams)
         self._log = log
-        self._trigger = trigger
-        self._last = last
+        self._edge = edge
         self._on_error = on_error
-        self._name = name
-        self._watermarked = watermarked
         self._idle, self._head = idle, head
         self._batch: int | None = None
         """Spark's last batch; and by which watermark the last epoch went."""
@@ -110,7 +127,7 @@ class StreamSource:
                 if (before := self._idle.last()) is not None and before.batch < batch and before.epoch > self._head():
                     self._offer_idle(before)
             watermark = self._watermark()
-            self._give(epoch, Batch(frame, self._columns, epoch == self._last, watermark))
+            self._give(epoch, Batch(frame, self._columns, epoch == self._edge.last, watermark))
             self._batch, self._went_by = batch, watermark
 
     def _give(self, epoch: int, batch: Batch) -> None:
@@ -150,7 +167,7 @@ class StreamSource:
 
     def _watermark(self) -> int | None:
         """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
-        if not self._watermarked:
+        if not self._edge.watermarked:
             return None
         with self._changed:
             self._changed.wait_for(lambda: self.query is not None)
@@ -162,15 +179,15 @@ class StreamSource:
         """Start the query and wait for its end: ours, or its own."""
         try:
             writing = self._frame.writeStream.foreachBatch(self._each).option("checkpointLocation", self._log)
-            if self._name is not None:
-                writing = writing.queryName(self._name)
-            if self._trigger:
-                writing = writing.trigger(**self._trigger)
+            if self._edge.name is not None:
+                writing = writing.queryName(self._edge.name)
+            if self._edge.trigger:
+                writing = writing.trigger(**self._edge.trigger)
             query = writing.start()
             with self._changed:
                 self.query = query
                 self._changed.notify_all()
-            looks, ends = 0, not self._trigger.keys().isdisjoint(("availableNow", "once"))
+            looks, ends = 0, not self._edge.trigger.keys().isdisjoint(("availableNow", "once"))
             while query.isActive:
                 with self._changed:
                     if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
@@ -183,7 +200,7 @@ class StreamSource:
                 return
             failure = query.exception()
             if failure is None and ends:
-                if "once" not in self._trigger:
+                if "once" not in self._edge.trigger:
                     self._idles()
                 self._on_error(None)
                 return
