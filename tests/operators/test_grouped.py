@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.contract import State
-from holdfast.operators.grouped import TIMES, Emit, Grouped
+from holdfast.operators.grouped import Emit, Grouped
+from holdfast.runtime.shape import scalable
 from holdfast.state import TaskState
 from holdfast.topology import Task
 
@@ -76,10 +77,13 @@ def test_as_a_plain_loop_has_it(emit: Emit, epochs: list[tuple[list[tuple[int, s
         }
         assert (told, late) == expected
         state = TaskState(number, {name: each.table.at(number) for name, each in view.views.items()})
-        if emit != "complete":
-            ends = state[TIMES].to_table()["end"].to_pylist()
-            assert set(ends) == set(state["state"].to_table()["end"].to_pylist()), "times are those of groups"
         now += step
+
+
+@pytest.mark.parametrize("emit", ["update", "append", "complete"])
+def test_groups_can_be_cut_by_key(emit: Emit) -> None:
+    step = op.step("groups", grouped(emit), "rows", parallelism=2)
+    assert "groups" in scalable(op.Pipeline(op.source("rows", event_time="end"), step))
 
 
 def test_what_never_closes_cannot_be_appended() -> None:

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
-from holdfast.operators.closing import TIMES, Closing, until
 from holdfast.operators.columns import WINDOW_TIME, Columns, conformed, microseconds, schema_of, window_time
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.deduplicate import first_rows
 from holdfast.operators.description import Description
+from holdfast.operators.grouped import STEP
+from holdfast.operators.timers import LAST, Due
 from holdfast.state import StateSchema
 
 UNTIL = "until"
@@ -36,10 +37,10 @@ class FirstRows(Operator):
             raise Invalid(f"{self._who}: to forget keys, name the time of rows")
         self._time, self._keeps, self._meaning = time, keeps, dict(meaning or {})
         self.event_time, self.horizon = time is not None, keeps
-        self._closing = Closing(UNTIL, WINDOW_TIME)
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema([pa.field(UNTIL, WINDOW_TIME)]))}
+        self._due = Due(DEFAULT_TABLE, self.tables[DEFAULT_TABLE], UNTIL, keeps or STEP)
         if keeps is not None:
-            self.tables[TIMES] = self._closing.schema
+            self.tables |= self._due.tables
 
     def describe(self) -> Description:
         does = {"kind": "first rows", "by": list(self.by), "time": self._time, "keeps_us": self._keeps}
@@ -47,7 +48,8 @@ class FirstRows(Operator):
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if self._time is not None and batch.num_rows and state.watermark_before is not None:
-            late = until(batch, self._time, state.watermark_before)
+            times = microseconds(batch, self._time, self._who).fill_null(LAST)
+            late = times.to_numpy(zero_copy_only=False) <= state.watermark_before
             if late.any():
                 state.count("late", int(late.sum()))
                 batch = batch.filter(pa.array(~late))
@@ -59,8 +61,9 @@ class FirstRows(Operator):
             kept = keys.append_column(pa.field(UNTIL, WINDOW_TIME), self._until(batch))
             state.update(kept)
             if self._keeps is not None:
-                self._closing.add(state, kept)
-        self._forget(state)
+                self._due.note(state, kept)
+        if self._keeps is not None:
+            self._due.take(state)
         return batch
 
     def _until(self, rows: pa.Table) -> pa.Array:
@@ -68,8 +71,3 @@ class FirstRows(Operator):
             return pa.nulls(rows.num_rows, WINDOW_TIME)
         times = microseconds(rows, self._time, self._who).fill_null(0)
         return window_time(times.to_numpy(zero_copy_only=False) + self._keeps)
-
-    def _forget(self, state: State) -> None:
-        if self._keeps is not None and state.watermark is not None and self._closing.due(state):
-            held = state.scan()
-            state.delete(held.select(list(self.by)).filter(pa.array(until(held, UNTIL, state.watermark))))

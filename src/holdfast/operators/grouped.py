@@ -15,14 +15,16 @@ import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, count
-from holdfast.operators.closing import TIMES, Closing, until
 from holdfast.operators.columns import Columns, conformed, schema_of
-from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
+from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
+from holdfast.operators.timers import Due, micros_of
 from holdfast.state import StateSchema
 
 Emit = Literal["update", "append", "complete"]
 ROWS = "rows.sent"
+STEP = 60_000_000
+"""Groups that cover no span are looked through so often, in microseconds of event time."""
 
 
 class Grouped(Operator):
@@ -59,8 +61,8 @@ class Grouped(Operator):
         self._sending = Aggregations({**aggregations, ROWS: count()}, self.by, self._who)
         self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema(self._aggregations.stored))}
         if self._time is not None:
-            self._closing = Closing(self._time, self._keys.field(self._time).type)
-            self.tables[TIMES] = self._closing.schema
+            self._due = Due(DEFAULT_TABLE, self.tables[DEFAULT_TABLE], self._time, horizon or STEP)
+            self.tables |= self._due.tables
         self._travelling = pa.schema([*self._keys, *self._sending.stored])
 
     def describe(self) -> Description:
@@ -79,7 +81,7 @@ class Grouped(Operator):
         names = list(self.by)
         rows = self._sending.fold(conformed(batch, self._travelling, self._who), names)
         if self._time is not None and rows.num_rows and state.watermark_before is not None:
-            late = until(rows, self._time, state.watermark_before)
+            late = micros_of(rows, self._time) <= state.watermark_before
             if late.any():
                 state.count("late", int(rows.column(ROWS).to_numpy()[late].sum()))
                 rows = rows.filter(pa.array(~late))
@@ -87,21 +89,12 @@ class Grouped(Operator):
         if rows.num_rows:
             old = state.lookup(rows.select(names))
             if self._time is not None:
-                self._closing.add(state, rows.filter(pc.invert(old.column("found"))))
+                self._due.note(state, rows.filter(pc.invert(old.column(FOUND))))
             rows = self._aggregations.with_old(rows, old)
             state.update(rows)
-        closed = self._close(state)
+        closed = self._due.take(state) if self._time is not None else rows
         if self._emit == "complete":
             rows = state.scan()
         elif self._emit == "append":
             rows = closed
         return self._aggregations.finish(rows, names)
-
-    def _close(self, state: State) -> pa.Table:
-        """The groups whose time has come; they are forgotten."""
-        if self._time is None or state.watermark is None or not self._closing.due(state):
-            return state.table(DEFAULT_TABLE).schema.arrow.empty_table()
-        held = state.scan()
-        closed = held.filter(pa.array(until(held, self._time, state.watermark)))
-        state.delete(closed.select(list(self.by)))
-        return closed

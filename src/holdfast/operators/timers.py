@@ -27,10 +27,11 @@ from holdfast.operators.contract import FOUND, State
 from holdfast.state import StateSchema
 
 TIME = "time"
+LAST = 2**62
 
 
 class Due:
-    """Finds the rows of a state table by ``time``, one of its value columns (timestamps in microseconds).
+    """Finds the rows of a state table by ``time``, one of its columns (timestamps in microseconds; null: never due).
 
     Whoever puts rows into the table notes them here. The step is part of the list's name: with another one the list
     would lack rows, so a store does not fit.
@@ -39,13 +40,14 @@ class Due:
     def __init__(self, table: str, schema: StateSchema, time: str, step: int) -> None:
         self._table, self._key, self._time, self._step = table, schema.key.names, time, step
         self._soon = f"{table}.due.{step}us"
-        self.tables = {self._soon: StateSchema(schema.key, pa.schema([schema.value.field(time)]))}
+        self._listing = pa.schema([each for each in schema.value if each.name == time])
+        self.tables = {self._soon: StateSchema(schema.key, self._listing)}
 
     def note(self, state: State, rows: pa.Table) -> None:
         """These rows are in the table now: key columns and time, others are passed over."""
         if state.watermark is not None and rows.num_rows:
             near = micros_of(rows, self._time) < (state.watermark // self._step + 1) * self._step
-            state.table(self._soon).update(rows.select([*self._key, self._time]).filter(pa.array(near)))
+            state.table(self._soon).update(rows.select([*self._key, *self._listing.names]).filter(pa.array(near)))
 
     def take(self, state: State) -> pa.Table:
         """The rows whose time is at or before the watermark, by time; they leave the table."""
@@ -54,7 +56,7 @@ class Due:
             return main.schema.arrow.empty_table()
         crosses = crossed(state.watermark_before, now, self._step)
         due = self._crossing(state, now) if crosses else self._listed(state, now)
-        main.delete(due)
+        main.delete(due.select(self._key))
         return due.take(pa.array(np.argsort(micros_of(due, self._time), kind="stable")))
 
     def _crossing(self, state: State, now: int) -> pa.Table:
@@ -123,5 +125,5 @@ def crossed(before: int | None, now: int, step: int) -> bool:
 
 
 def micros_of(rows: pa.Table, time: str) -> NDArray[np.int64]:
-    """A time column of a state table, without nulls, as numbers."""
-    return np.asarray(contiguous(rows.column(time)).cast(pa.int64()), np.int64)
+    """A time column of a state table as numbers; a null comes after all others."""
+    return np.asarray(contiguous(rows.column(time)).cast(pa.int64()).fill_null(LAST), np.int64)
