@@ -13,6 +13,8 @@ from holdfast.operators.rows import Chain as chain
 from holdfast.operators.rows import Filter as filter
 from holdfast.operators.rows import FlatMap as flat_map
 from holdfast.operators.rows import Map as map
+from holdfast.operators.selections import collect, collect_set, count_distinct, first, last, max_by, min_by
+from holdfast.operators.statistics import stddev, variance
 from holdfast.operators.top_k import TopK as top_k
 from holdfast.operators.trial import Trial
 from holdfast.operators.windows import Windowed
@@ -54,23 +56,32 @@ __all__ = [
     "Windowed",
     "aggregate",
     "chain",
+    "collect",
+    "collect_set",
     "combine",
     "count",
+    "count_distinct",
     "deduplicate",
     "filter",
+    "first",
     "flat_map",
     "join",
     "largest",
+    "last",
     "map",
     "max",
+    "max_by",
     "mean",
     "min",
+    "min_by",
     "side",
     "sliding",
     "source",
+    "stddev",
     "step",
     "stream",
     "sum",
     "top_k",
     "tumbling",
+    "variance",
 ]

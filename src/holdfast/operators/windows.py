@@ -178,6 +178,8 @@ class Windowed(Operator):
         held = state.scan()
         panes = np.asarray(_panes(held), np.int64)
         place, starts = self._panes.closing(panes, state.watermark_before, now)
+        early = np.argsort(panes[place], kind="stable")  # what a window folds comes to it in the order of time
+        place, starts = place[early], starts[early]
         windows = held.take(pa.array(place))
         windows = windows.set_column(len(self._keys), pa.field(START, WINDOW_TIME), window_time(starts))
         if self._panes.windows > 1:
