@@ -15,7 +15,9 @@ from holdfast.operators.rows import Chain as chain
 from holdfast.operators.rows import Filter as filter
 from holdfast.operators.rows import FlatMap as flat_map
 from holdfast.operators.rows import Map as map
+from holdfast.operators.selections import collect, collect_set, count_distinct, first, last, max_by, min_by
 from holdfast.operators.sessions import Sessions
+from holdfast.operators.statistics import stddev, variance
 from holdfast.operators.timers import Timers as timers
 from holdfast.operators.top_k import TopK as top_k
 from holdfast.operators.trial import Trial
@@ -75,25 +77,34 @@ __all__ = [
     "Windowed",
     "aggregate",
     "chain",
+    "collect",
+    "collect_set",
     "combine",
     "count",
+    "count_distinct",
     "deduplicate",
     "filter",
+    "first",
     "flat_map",
     "join",
     "largest",
+    "last",
     "map",
     "max",
+    "max_by",
     "mean",
     "min",
+    "min_by",
     "session",
     "side",
     "sliding",
     "source",
+    "stddev",
     "step",
     "stream",
     "sum",
     "timers",
     "top_k",
     "tumbling",
+    "variance",
 ]

@@ -1,4 +1,4 @@
-"""What can be computed over the rows of a group: count, sum, mean, min, max, the largest few.
+"""What can be computed over the rows of a group: count, sum, mean, min, max, the largest few, and what others add.
 
 Each is kept as *parts*: columns that fold together in any grouping, so that senders combine their rows before they
 send, and a state table holds parts, not answers. Grouping is Arrow's on one thread: it keeps the order of rows, so
@@ -7,60 +7,61 @@ sums of floats come out the same on every replay (polars' group-by does not prom
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Type, as_type, column, contiguous, type_of
 from holdfast.operators.dense import dense_groups
+from holdfast.operators.folds import Fold, Largest, parents
 
-Fold = Literal["sum", "min", "max", "largest"]
 _INT64 = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stored column: how it begins from raw rows and how two of it fold into one. ``keep``: for ``largest`` alone."""
+    """A stored column: how two of it fold into one. It begins from raw rows the same way, unless ``begin`` says how."""
 
     suffix: str
     type: pa.DataType
-    begin: Literal["count", "count_all", "sum", "min", "max", "list"]
-    fold: Fold
-    keep: int = 0
+    fold: Literal["sum", "min", "max"] | Fold
+    begin: Literal["count", "count_all"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """One computed column; made by ``count``, ``sum``, ``mean``, ``min``, ``max`` or ``largest``."""
+    """One computed column; made by ``count``, ``sum`` and the like.
+
+    ``inputs``: the types of ``columns``, None for any. ``ends``: makes the answer of the parts; without it the first of
+    them is the answer. ``given``: what else there is to say of it in words.
+    """
 
     what: str
-    column: str | None
-    input: pa.DataType | None
+    columns: tuple[str, ...]
+    inputs: tuple[pa.DataType | None, ...]
     output: pa.DataType
     parts: tuple[Part, ...]
+    ends: Callable[[Sequence[pa.Array]], pa.Array] | None = None
+    given: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """What is computed, such as ``sum(amount)``; types are told by what is stored."""
-        keep = [str(part.keep) for part in self.parts if part.keep]
-        return f"{self.what}({', '.join([*keep, *([self.column] if self.column else [])])})"
+        return f"{self.what}({', '.join([*self.given, *self.columns])})"
 
     def finish(self, parts: Sequence[pa.Array]) -> pa.Array:
-        if self.what != "mean":
-            return parts[0]
-        total, rows = parts
-        return pc.if_else(pc.equal(rows, 0), None, pc.divide(total.cast(pa.float64()), rows.cast(pa.float64())))
+        return self.ends(parts) if self.ends is not None else parts[0]
 
 
 def count(column: str | None = None) -> Aggregation:
     """The number of rows; with a column, of those where it is not null."""
-    part = Part("", pa.int64(), "count" if column else "count_all", "sum")
-    return Aggregation("count", column, None, pa.int64(), (part,))
+    if column is None:
+        return Aggregation("count", (), (), pa.int64(), (Part("", pa.int64(), "sum", "count_all"),))
+    return Aggregation("count", (column,), (None,), pa.int64(), (Part("", pa.int64(), "sum", "count"),))
 
 
 def sum(column: str, type: Type = "int64") -> Aggregation:
@@ -71,29 +72,29 @@ def sum(column: str, type: Type = "int64") -> Aggregation:
     """
     kind = type_of(type, f"sum of {column}")
     stored = _sum_type(kind, f"sum of {column}")
-    return Aggregation("sum", column, kind, stored, (Part("", stored, "sum", "sum"),))
+    return Aggregation("sum", (column,), (kind,), stored, (Part("", stored, "sum"),))
 
 
 def mean(column: str, type: Type = "float64") -> Aggregation:
     """The mean of a column, as float64; null until it had a value. ``type`` is that of the sum it is made from."""
     kind = type_of(type, f"mean of {column}")
     parts = (
-        Part(".sum", _sum_type(kind, f"mean of {column}"), "sum", "sum"),
-        Part(".count", pa.int64(), "count", "sum"),
+        Part(".sum", _sum_type(kind, f"mean of {column}"), "sum"),
+        Part(".count", pa.int64(), "sum", "count"),
     )
-    return Aggregation("mean", column, kind, pa.float64(), parts)
+    return Aggregation("mean", (column,), (kind,), pa.float64(), parts, _mean)
 
 
 def min(column: str, type: Type = "int64") -> Aggregation:
     """The smallest value of a column, null until it had one. NaN counts only where there is nothing else."""
-    kind = _comparable(type_of(type, f"min of {column}"), f"min of {column}")
-    return Aggregation("min", column, kind, kind, (Part("", kind, "min", "min"),))
+    kind = comparable(type_of(type, f"min of {column}"), f"min of {column}")
+    return Aggregation("min", (column,), (kind,), kind, (Part("", kind, "min"),))
 
 
 def max(column: str, type: Type = "int64") -> Aggregation:
     """The largest value of a column, null until it had one. NaN counts only where there is nothing else."""
-    kind = _comparable(type_of(type, f"max of {column}"), f"max of {column}")
-    return Aggregation("max", column, kind, kind, (Part("", kind, "max", "max"),))
+    kind = comparable(type_of(type, f"max of {column}"), f"max of {column}")
+    return Aggregation("max", (column,), (kind,), kind, (Part("", kind, "max"),))
 
 
 def largest(keep: int, column: str, type: Type = "int64") -> Aggregation:
@@ -101,8 +102,9 @@ def largest(keep: int, column: str, type: Type = "int64") -> Aggregation:
     who = f"largest of {column}"
     if keep < 1:
         raise Invalid(f"{who}: keep at least 1 value, got {keep}")
-    kind = pa.list_(type_of(type, who))
-    return Aggregation("largest", column, kind.value_type, kind, (Part("", kind, "list", "largest", keep),))
+    kind = type_of(type, who)
+    stored = pa.list_(kind)
+    return Aggregation("largest", (column,), (kind,), stored, (Part("", stored, Largest(keep)),), given=(str(keep),))
 
 
 class Aggregations:
@@ -136,22 +138,27 @@ class Aggregations:
         """Raw rows to parts, one row a group; ``keys`` are the grouping columns of ``batch``, row for row."""
         if not keys.num_rows:
             return pa.schema([*keys.schema, *self.stored]).empty_table()
-        columns: list[tuple[str, Part, pa.ChunkedArray | None]] = []
+        wanted: list[Wanted] = []
         for name, each in self.named.items():
-            values = None
-            if each.column is not None:
-                values = column(batch, each.column, self.who)
-                if each.input is not None:
-                    say = f"say op.{each.what}({each.column!r}, {str(values.type).replace('double', 'float64')!r})"
-                    values = as_type(values, pa.field(each.column, each.input), self.who, say)
-            columns += [(name + part.suffix, part, values) for part in each.parts]
-        return _grouped(keys, [(name, part, part.begin, values) for name, part, values in columns], self.who)
+            inputs = [self._input(batch, each, place) for place in range(len(each.columns))]
+            wanted += [(name + part.suffix, part, True, inputs) for part in each.parts]
+        return _grouped(keys, wanted, self.who)
+
+    def _input(self, batch: pa.Table, each: Aggregation, place: int) -> pa.ChunkedArray:
+        name, kind = each.columns[place], each.inputs[place]
+        values = column(batch, name, self.who)
+        if kind is None:
+            return values
+        names, which = ", ".join(map(repr, each.columns)), "by_type=" if place else "type="
+        written = repr(str(values.type).replace("double", "float64"))
+        say = f"say op.{each.what}({names}, {which if len(each.columns) > 1 else ''}{written})"
+        return as_type(values, pa.field(name, kind), self.who, say)
 
     def fold(self, rows: pa.Table, keys: Sequence[str]) -> pa.Table:
         """Parts to fewer parts: one row a group, groups in an order that follows from the rows alone."""
         if not rows.num_rows:
             return rows.select([*keys, *(name for name, _ in self.parts)])
-        wanted = [(name, part, part.fold, rows.column(name)) for name, part in self.parts]
+        wanted: list[Wanted] = [(name, part, False, [rows.column(name)]) for name, part in self.parts]
         return _grouped(rows.select(list(keys)), wanted, self.who)
 
     def with_old(self, rows: pa.Table, old: pa.Table) -> pa.Table:
@@ -171,33 +178,51 @@ class Aggregations:
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _grouped(keys: pa.Table, wanted: Sequence[tuple[str, Part, str, pa.ChunkedArray | None]], who: str) -> pa.Table:
+Wanted = tuple[str, Part, bool, list[pa.ChunkedArray]]
+"""A column to make: its name, what it is, whether it is made from raw rows, and from which columns."""
+
+
+def _grouped(keys: pa.Table, wanted: Sequence[Wanted], who: str) -> pa.Table:
     """One row a group and one column for each wanted part, by Arrow's group-by on one thread."""
     schema = pa.schema([*keys.schema, *(pa.field(name, part.type) for name, part, _, _ in wanted)])
-    if keys.num_columns == 1 and all(how in ("count_all", "sum") for _, _, how, _ in wanted):
-        summed = [values if how == "sum" else None for _, _, how, values in wanted]
+    ways = [part.begin if raw and part.begin is not None else part.fold for _, part, raw, _ in wanted]
+    if keys.num_columns == 1 and all(how in ("count_all", "sum") for how in ways):
+        summed = [inputs[0] if how == "sum" else None for how, (_, _, _, inputs) in zip(ways, wanted, strict=True)]
         if (dense := dense_groups(keys.column(0), summed)) is not None:
             return pa.Table.from_arrays([pa.array(dense[0]), *map(pa.array, dense[1])], schema=schema)
     names = [f"k{place}" for place in range(keys.num_columns)]
     columns = dict(zip(names, keys.columns, strict=True))
     calls: list[tuple[str | list[str], str]] = []
-    for place, (_, part, how, values) in enumerate(wanted):
-        if values is None:
-            calls.append(([], "count_all"))
-        elif how in ("list", "largest"):
-            columns[f"v{place}"] = pa.array(np.arange(keys.num_rows))
-            calls.append((f"v{place}", "list"))
-        else:
-            columns[f"v{place}"] = _wide(values, part) if how == "sum" else _plain(values)
+    for place, (how, (_, part, _, inputs)) in enumerate(zip(ways, wanted, strict=True)):
+        if how == "count_all":
+            calls.append(([], how))
+        elif isinstance(how, str):
+            columns[f"v{place}"] = _wide(inputs[0], part) if how == "sum" else _plain(inputs[0])
             calls.append((f"v{place}", how))
+    rows_too = len(calls) < len(wanted)
+    if rows_too:  # which rows are in which group, for those that Arrow does not fold
+        columns["row"] = pa.array(np.arange(keys.num_rows))
+        calls.append(("row", "list"))
     grouped = pa.table(columns).group_by(names, use_threads=False).aggregate(calls)
     made = grouped.columns[: len(names)]
-    for answer, (name, part, how, values) in zip(grouped.columns[len(names) :], wanted, strict=True):
-        result = contiguous(answer)
-        if how in ("list", "largest") and values is not None:
-            result = _largest_of(result, contiguous(values), part)
-        made.append(_narrow(result, part, f"{who}: {name}"))
+    owners = np.empty(keys.num_rows, np.int64)
+    if rows_too:
+        rows = contiguous(grouped.column("row_list"))
+        owners[rows.flatten().to_numpy()] = parents(rows)
+    folded = iter(grouped.columns[len(names) :])
+    for how, (name, part, raw, inputs) in zip(ways, wanted, strict=True):
+        if isinstance(how, str):
+            made.append(_narrow(contiguous(next(folded)), part, f"{who}: {name}"))
+        elif raw:
+            made.append(how.begin(owners, grouped.num_rows, [contiguous(each) for each in inputs]).cast(part.type))
+        else:
+            made.append(how.fold(owners, grouped.num_rows, contiguous(inputs[0])).cast(part.type))
     return pa.Table.from_arrays(made, schema=schema)
+
+
+def _mean(parts: Sequence[pa.Array]) -> pa.Array:
+    total, rows = parts
+    return pc.if_else(pc.equal(rows, 0), None, pc.divide(total.cast(pa.float64()), rows.cast(pa.float64())))
 
 
 def _wide(values: pa.ChunkedArray, part: Part) -> pa.ChunkedArray:
@@ -217,7 +242,7 @@ def _plain(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return values.cast(pa.uint8()) if pa.types.is_boolean(kind) else values
 
 
-def _comparable(kind: pa.DataType, who: str) -> pa.DataType:
+def comparable(kind: pa.DataType, who: str) -> pa.DataType:
     views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
     if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_float16(kind) or views:
         raise Invalid(f"{who}: {kind} values cannot be compared here; use a number, text, a date or a time")
@@ -253,36 +278,8 @@ def _pair(part: Part, old: pa.Array, new: pa.Array, who: str) -> pa.Array:
             return pc.min_element_wise(_plain(old), _plain(new)).cast(part.type)
         case "max":
             return pc.max_element_wise(_plain(old), _plain(new)).cast(part.type)
-        case "largest":
-            values = pa.concat_arrays([old.flatten(), new.flatten()])
-            owners = np.concatenate([_owners(old), _owners(new)])
-            return _largest(owners, values, len(new), part)
-
-
-def _owners(lists: pa.Array) -> NDArray[np.int64]:
-    """For each flattened value the row that it comes from."""
-    return np.asarray(pc.list_parent_indices(lists), np.int64)
-
-
-def _largest_of(rows: pa.Array, values: pa.Array, part: Part) -> pa.Array:
-    """The largest values of each group: ``rows`` lists its rows, ``values`` has a value, or several, for each row."""
-    group = np.empty(len(values), np.int64)
-    group[rows.flatten().to_numpy()] = _owners(rows)
-    if part.type == values.type:
-        return _largest(group[_owners(values)], values.flatten(), len(rows), part)
-    return _largest(group, values, len(rows), part)
-
-
-def _largest(owners: NDArray[np.int64], values: pa.Array, rows: int, part: Part) -> pa.Array:
-    valid = np.asarray(values.is_valid())
-    table = pa.table({"owner": owners[valid], "value": values.filter(pa.array(valid))})
-    order = pc.sort_indices(table, [("owner", "ascending"), ("value", "descending")])
-    owner = np.asarray(table.column("owner"))[np.asarray(order)]
-    place = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    kept = place < part.keep
-    offsets = np.searchsorted(owner[kept], np.arange(rows + 1)).astype(np.int32)
-    values = contiguous(table.column("value")).take(order.filter(pa.array(kept)))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=part.type)
+    rows = np.arange(len(new))
+    return part.fold.fold(np.concatenate([rows, rows]), len(new), pa.concat_arrays([old, new])).cast(part.type)
 
 
 def _sum_type(kind: pa.DataType, who: str) -> pa.DataType:

@@ -190,10 +190,21 @@ def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     for kinds in (_TEXT, _BYTES, (pa.types.is_integer,), (pa.types.is_floating,), (pa.types.is_timestamp,)):
         if any(kind(found) for kind in kinds) and any(kind(wanted) for kind in kinds):
             return True
+    if pa.types.is_nested(found):
+        return _same_fields(found, wanted)
     exact = pa.types.is_integer(found) or pa.types.is_decimal(found)
     return bool(
         exact and (pa.types.is_decimal(wanted) or (pa.types.is_floating(wanted) and pa.types.is_integer(found)))
     )
+
+
+def _same_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether two nested types differ only within, and there in nothing that matters."""
+    if found.id != wanted.id or found.num_fields != wanted.num_fields:
+        return False
+    pairs = [(found.field(place), wanted.field(place)) for place in range(found.num_fields)]
+    names = not pa.types.is_struct(found) or all(one.name == other.name for one, other in pairs)
+    return names and all(one.type == other.type or _same_kind(one.type, other.type) for one, other in pairs)
 
 
 def _one_line(error: Exception) -> str:

@@ -221,7 +221,10 @@ class Windowed(Operator):
 
     def _in_windows(self, panes: pa.Table, before: int | None, now: int | None) -> pa.Table:
         """A row for each pane and each window that it is in and that closes now, or stays open (``Panes.closing``)."""
-        place, starts = self._panes.closing(np.asarray(_panes(panes), np.int64), before, now)
+        times = np.asarray(_panes(panes), np.int64)
+        place, starts = self._panes.closing(times, before, now)
+        early = np.argsort(times[place], kind="stable")  # what a window folds comes to it in the order of time
+        place, starts = place[early], starts[early]
         windows = panes.take(pa.array(place))
         return windows.set_column(len(self._keys), pa.field(START, WINDOW_TIME), window_time(starts))
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
 from holdfast import operators as op
 from holdfast.operators import Aggregation, Operator
 from holdfast.operators.grouped import Emit, Grouped
-from holdfast.queries.functions import answers_of, finished, function_of
-from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of, unaliased
+from holdfast.queries.functions import Functions, evaluated, finished
+from holdfast.queries.plans import Plans, collated, expressions_of, items, kind, nodes_of, type_of, unaliased
 from holdfast.queries.stateful import NotCovered, Stateful, Value
 
 EVERYTHING = "g"
@@ -55,9 +56,8 @@ class Groups(Stateful):
         parts = physical.get()
         super().__init__(plans, parts._4())
         self.keys = [self._key(number, each) for number, each in enumerate(items(parts._1()))]
-        self.functions = [
-            function_of(plans, number, each, self.columns) for number, each in enumerate(items(parts._2()))
-        ]
+        functions = Functions(plans, self.arrow, self.columns)
+        self.functions = [functions.of(number, each) for number, each in enumerate(items(parts._2()))]
         self.alone = not self.keys
         if not self.columns:  # count(*) of everything reads no column, and a stream needs one
             self.columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
@@ -72,7 +72,7 @@ class Groups(Stateful):
             function, answer = each.expression.aggregateFunction(), each.expression.resultAttribute()
             whole = len(each.answers) == 1
             attributes = [answer] if whole else items(function.aggBufferAttributes())
-            self.values += map(Value.plain, attributes, each.answers, each.answer_types)
+            self.values += [Value.plain(a, *pair) for a, pair in zip(attributes, each.answers, strict=True)]
             finals.append(answer if whole else plans.alias(function.evaluateExpression(), answer.name(), answer))
         if any(len(each.answers) > 1 for each in self.functions):
             self.projections.append(plans.seq([*(key.value.attribute for key in self.keys), *finals]))
@@ -81,7 +81,7 @@ class Groups(Stateful):
     def operator(self, emit: Emit) -> Operator:
         answers: dict[str, Aggregation] = {}
         for each in self.functions:
-            answers |= answers_of(each, self.arrow)
+            answers |= each.kept
         if not answers:
             answers = {"r": op.count()}  # distinct keys: somebody must be counted
         if emit == "append" and self.closes is None:
@@ -98,21 +98,29 @@ class Groups(Stateful):
     def described(self) -> str:
         keys = [self.meaning[key.columns[0]].removesuffix(", start") for key in self.keys]
         by = f" by {'; '.join(keys)}" if keys else ", all rows together"
-        return f"{', '.join(each.sql for each in self.functions) or 'the keys'}{by}"
+        return f"{', '.join(map(str, self.functions)) or 'the keys'}{by}"
 
     def finished(self, rows: pa.Table) -> pa.Table:
         for each in self.functions:
             rows = finished(each, rows)
         wanted = [name for key in self.keys for name in key.columns]
-        wanted += [name for each in self.functions for name in each.answers]
+        wanted += dict.fromkeys(name for each in self.functions for name, _ in each.columns)
         return rows.select(wanted or [EVERYTHING])
+
+    def schema(self) -> pa.Schema:
+        columns = dict(pair for key in self.keys for pair in key.value.shape.columns)
+        columns |= dict(pair for each in self.functions for pair in each.columns)
+        return pa.schema([pa.field(name, self.arrow(kind)) for name, kind in columns.items()])
+
+    def answered(self, answers: DataFrame) -> Any:
+        return super().answered(evaluated(self.plans, answers, self.functions))
 
     def _key(self, number: int, named: Any) -> Key:
         plans, attribute, type_, name = self.plans, named.toAttribute(), type_of(named), f"g{number}"
         metadata = attribute.metadata()
         if metadata.contains("spark.sessionWindow"):
             raise NotCovered("session_window is not covered: its windows merge; window() does not")
-        if any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType", "collation")):
+        if collated(type_) or any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType")):
             raise NotCovered(f"a grouping key of type {type_.simpleString()} is not covered; group by text or numbers")
         child = plans.floats(unaliased(named))
         marked = bool(metadata.contains("spark.watermarkDelayMs"))

@@ -32,9 +32,10 @@ class NotTaken(HoldfastError):
 
 
 class Delivery:
-    """``give`` gets the rows of an epoch and its number; ``fail`` ends the job. One thread.
+    """``give`` gets the rows of an epoch and its number; ``fail`` ends the job, if it runs. One thread.
 
-    ``look``: up to which epoch everything is final, if that is known, and the epoch of the checkpoint.
+    ``look``: up to which epoch everything is final, if that is known, and the epoch of the checkpoint. ``error``: why
+    no more is given.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Delivery:
         self._look = look
         self._give = give
         self._fail = fail
+        self.error: HoldfastError | None = None
         self._given = self._read()
         self._final = self._safe = -1
         self._ends = False
@@ -102,10 +104,12 @@ class Delivery:
                     self._given = epoch
                     self._changed.notify_all()
         except HoldfastError as error:
-            self._fail(error)
+            self.error = error
         except Exception as error:  # no thread ends unseen
-            self._fail(NotTaken(f"batch {self._given + 1}: {type(error).__name__}: {error}"))
+            self.error = NotTaken(f"batch {self._given + 1}: {type(error).__name__}: {error}")
         finally:
+            if self.error is not None:
+                self._fail(self.error)
             with self._changed:
                 self._changed.wait_for(lambda: self._ends)
             self._over()

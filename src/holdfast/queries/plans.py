@@ -23,6 +23,19 @@ class Plans:
         """An expression of this class."""
         return getattr(self.catalyst.expressions, name)(*arguments)
 
+    def literal(self, value: str | bool) -> Any:
+        return scala_object(self.catalyst.expressions, "Literal").apply(value)
+
+    def field(self, struct: Any, place: int, name: str) -> Any:
+        return self.new("GetStructField", struct, place, self.jvm.scala.Some(name))
+
+    def aggregate(self, name: str, *arguments: Any) -> Any:
+        """An aggregate function of this class, as an expression."""
+        return getattr(self.catalyst.expressions.aggregate, name)(*arguments).toAggregateExpression()
+
+    def grouped(self, keys: list[Any], columns: list[Any], child: Any) -> Any:
+        return self.catalyst.plans.logical.Aggregate(self.seq(keys), self.seq(columns), child, self._none)
+
     def project(self, columns: Any, child: Any) -> Any:
         return self.catalyst.plans.logical.Project(columns, child)
 
@@ -60,6 +73,22 @@ class Plans:
         plan = optimizer.ReplaceExpressions.apply(analysis.EliminateView.apply(plan))
         return optimizer.ReplaceDistinctWithAggregate.apply(plan)
 
+    def counting_all(self, plan: Any) -> Any:
+        """The same plan with DISTINCT left out of its aggregate functions."""
+
+        def without(expression: Any) -> Any:
+            made = expression.withNewChildren(self.seq([without(child) for child in items(expression.children())]))
+            if kind(made) == "AggregateExpression" and made.isDistinct():
+                return made.aggregateFunction().toAggregateExpression(False, made.filter())
+            return made
+
+        made = plan.withNewChildren(self.seq([self.counting_all(child) for child in items(plan.children())]))
+        named = items(plan.aggregateExpressions()) if kind(plan) == "Aggregate" else []
+        inner = [each for one in named for each in expressions_of(one)]
+        if any(kind(each) == "AggregateExpression" and each.isDistinct() for each in inner):
+            return self.grouped(items(plan.groupingExpressions()), [without(each) for each in named], made.child())
+        return made
+
     def floats(self, expression: Any) -> Any:
         """As Spark groups floats: -0.0 is 0.0 and NaN is NaN."""
         return scala_object(self.catalyst.optimizer, "NormalizeFloatingNumbers").normalize(expression)
@@ -84,6 +113,11 @@ def expressions_of(expression: Any) -> list[Any]:
 def type_of(expression: Any) -> DataType:
     """Its type, nulls allowed within: what comes back from elsewhere cannot be cast to an array that never has any."""
     return _parse_datatype_json_string(expression.dataType().asNullable().json())
+
+
+def collated(type_: DataType) -> bool:
+    """Whether it has text in it that is compared otherwise than by its bytes."""
+    return "string collate " in type_.simpleString()
 
 
 def unaliased(named: Any) -> Any:

@@ -67,11 +67,11 @@ class Split:
         return [*(str(node.simpleString(80)) for node in self._over), *self.top.over]
 
     def check(self, mode: Emit) -> None:
-        """Refuses what Structured Streaming would in this mode."""
+        """Refuses what Structured Streaming would in this mode, but for DISTINCT in aggregate functions."""
         checker = self._plans.catalyst.analysis.UnsupportedOperationChecker
         modes = self._plans.jvm.org.apache.spark.sql.streaming.OutputMode
         try:
-            checker.checkForStreaming(self._analyzed, getattr(modes, mode.capitalize())())
+            checker.checkForStreaming(self._plans.counting_all(self._analyzed), getattr(modes, mode.capitalize())())
         except Exception as error:
             raise NotCovered(f"outputMode {mode}: {first_cause(error)}") from None
 

@@ -24,25 +24,25 @@ class NotCovered(Invalid):
 
 @dataclass(frozen=True)
 class Shape:
-    """How a value travels: as a column; or a struct as its ``fields``, and ``column`` says where it is not null.
+    """How a value travels: as a column; or a struct as its ``fields``, and then ``column`` says where it is not null.
 
     A window, which is never null, has no such column.
     """
 
     column: str | None
     type: DataType
-    fields: tuple[Shape, ...] = ()
+    fields: tuple[Shape, ...] | None = None
 
     @property
     def columns(self) -> Iterator[tuple[str, DataType]]:
         if self.column is not None:
-            yield self.column, BooleanType() if isinstance(self.type, StructType) else self.type
-        for each in self.fields:
+            yield self.column, self.type if self.fields is None else BooleanType()
+        for each in self.fields or ():
             yield from each.columns
 
     def joined(self) -> Column:
         """The value again, from its columns."""
-        if not isinstance(self.type, StructType):
+        if self.fields is None or not isinstance(self.type, StructType):
             assert self.column is not None
             return F.col(self.column).cast(self.type)
         names = zip(self.type.fieldNames(), self.fields, strict=True)
@@ -67,7 +67,7 @@ class Value:
     def plain(attribute: Any, column: str, type_: DataType | None = None) -> Value:
         """In a column of its own, whatever its type."""
         kind = type_of(attribute) if type_ is None else type_
-        return Value(attribute, Shape(column, kind, ()))
+        return Value(attribute, Shape(column, kind))
 
 
 class Stateful:

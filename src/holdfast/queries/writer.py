@@ -60,7 +60,7 @@ class Query(Job):
 
     def _finish(self, error: HoldfastError | None) -> None:
         self.delivery.finals()
-        self.delivery.end(lambda: super(Query, self)._finish(error))
+        self.delivery.end(lambda: super(Query, self)._finish(error or self.delivery.error))
 
 
 class Writer:

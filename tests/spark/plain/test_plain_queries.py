@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from side_by_side import BATCHES, ROWS, Rows, answers, by_spark, tidy
 
 import holdfast
 from holdfast.errors import HoldfastError, Invalid
@@ -22,37 +19,6 @@ from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = "k string, n int, x double, cents decimal(10,2), ts timestamp, day date, yes boolean"
-BATCHES, ROWS = 4, 120
-Rows = list[tuple[Any, ...]]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file for each micro-batch. Times go on by twenty minutes a batch; a third of the rows is an hour late."""
-    made, draw = tmp_path_factory.mktemp("events"), random.Random(7)
-    for batch in range(BATCHES):
-        rows = []
-        for number in range(ROWS):
-            minute = batch * 20 + draw.randrange(20) - draw.choice((0, 0, 60))
-            rows.append({
-                "k": draw.choice(["ann", "bob", "cy", None]), "n": draw.choice([None, *range(9)]),
-                "x": draw.choice([draw.uniform(-5, 9), -0.0, 0.0, "NaN"]), "cents": f"{draw.randrange(9999) / 100:.2f}",
-                "ts": f"2026-01-01 {5 + minute // 60:02d}:{minute % 60:02d}:{number % 60:02d}",
-                "day": f"2026-01-{1 + draw.randrange(3):02d}", "yes": draw.choice([True, False, None]),
-            })  # fmt: skip
-        path = made / f"{batch}.json"
-        path.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(path, (1_700_000_000 + batch,) * 2)
-    return made
-
-
-@pytest.fixture
-def events(spark: SparkSession, folder: Path) -> DataFrame:
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
-    return stream.json(str(folder))
 
 
 def timed(events: DataFrame) -> DataFrame:
@@ -123,23 +89,6 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
         ("append", "update"),
     ),
 }  # fmt: skip
-
-
-def tidy(frame: DataFrame) -> Rows:
-    rows = [tuple(f"{value:.12g}" if isinstance(value, float) else value for value in row) for row in frame.collect()]
-    return sorted(rows, key=str)
-
-
-def answers(writer: Any, mode: str, store: Path) -> dict[int, Rows]:
-    """Each batch, by its number, until the source has no more."""
-    got: dict[int, Rows] = {}
-    writing = writer.outputMode(mode).foreachBatch(lambda frame, epoch: got.update({epoch: tidy(frame)}))
-    writing.option("checkpointLocation", str(store)).trigger(availableNow=True).start().awaitTermination()
-    return got
-
-
-def by_spark(frame: DataFrame, mode: str, store: Path) -> dict[int, Rows]:
-    return answers(frame.writeStream, mode, store)
 
 
 SHORT = {
@@ -255,9 +204,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "no state": (lambda e: e.where("x > 0"), "no stateful node in the plan: a query without state loses none"),
     "sorted": (lambda e: e.groupBy("k").count().orderBy("k"), "Sort above the aggregate is not covered: sort in"),
     "limited": (lambda e: e.groupBy("k").count().limit(2), "GlobalLimit above the aggregate is not covered"),
-    "distinct": (lambda e: e.groupBy("k").agg(F.countDistinct("n")), r"count\(DISTINCT n\): DISTINCT is not covered"),
-    "another": (lambda e: e.groupBy("k").agg(F.stddev("n")), "StddevSamp is not covered; count, sum, avg, min and max"),
-    "own": (lambda e: e.groupBy("k").agg(F.first("n")), "First is not covered"),
     "twice": (
         lambda e: timed(e).groupBy(F.window("ts", "5 minutes")).count().groupBy(F.window("window", "1 hour")).count(),
         "Aggregate below the aggregate is not covered",
