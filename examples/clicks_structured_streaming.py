@@ -1,6 +1,6 @@
 """Clicks by page with Structured Streaming alone: python examples/clicks_structured_streaming.py FOLDER_OF_JSON_FILES
 
-The starting point of docs/tutorial.md; clicks_holdfast.py is where it ends.
+Where docs/tutorial.md begins; clicks_holdfast.py has one changed line.
 """
 
 import sys

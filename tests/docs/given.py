@@ -42,14 +42,6 @@ def recovery(_: Spark) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def clicks(spark: Spark) -> dict[str, Any]:
-    Path("clicks").mkdir()
-    for number in range(4):
-        rows = [{"page": page, "country": "fi", "amount": number + 0.5} for page in ("/", "/cart", "/help")]
-        Path(f"clicks/{number}.json").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return {"spark": spark(), "folder": str(Path("clicks").absolute())}  # the JVM was started elsewhere
-
-
 def lines(spark: Spark, epochs: int = 1000) -> Any:
     return workload("word-count").stream(spark(), Options(rate=50, epochs=epochs, seed=1))
 
@@ -76,7 +68,6 @@ NAMES: dict[str, Callable[[Spark], dict[str, Any]]] = {
     "docs/runtime.md": runtime,
     "docs/scaling.md": scaling,
     "docs/tentative.md": tentative,
-    "docs/tutorial.md": clicks,
     "docs/workloads.md": lambda spark: {"spark": spark()},
 }
 """Called in the folder that the page's blocks are run in."""

@@ -1,4 +1,4 @@
-"""Every example runs, and says what it should; the one with Structured Streaming and the one with Holdfast agree."""
+"""Every example runs, and says what it should; those with Structured Streaming and with Holdfast agree."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def test_the_job_of_the_tutorial_says_the_same_before_and_after(example: Any, sp
                 expected[str(row["page"])] = [count + 1, amount + float(row["amount"])]  # type: ignore[arg-type]
     lines = "".join(f"{page} {count} {round(amount, 2)}\n" for page, (count, amount) in sorted(expected.items()))
     assert example("clicks_structured_streaming.py", str(folder)) == lines
-    assert example("clicks_holdfast.py", str(folder), str(tmp_path / "calm")) == lines
-    broken = example("clicks_holdfast.py", str(folder), str(tmp_path / "store"), "kill node-0,node-1 at epoch 2")
-    assert broken == lines
+    for name in ("clicks_holdfast.py", "clicks_pipeline.py"):
+        assert example(name, str(folder), str(tmp_path / f"{name}-calm")) == lines
+        broken = example(name, str(folder), str(tmp_path / f"{name}-broken"), "kill node-0,node-1 at epoch 2")
+        assert broken == lines, name
