@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from holdfast.assessment import assess
     from holdfast.fidelity import output_fidelity
     from holdfast.operators import Operator, Pipeline
-    from holdfast.queries import explain, writeStream
+    from holdfast.queries import explain, import_state, writeStream
     from holdfast.recovery import schedule
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
@@ -25,6 +25,7 @@ __all__ = [
     "advise",
     "assess",
     "explain",
+    "import_state",
     "output_fidelity",
     "plan",
     "read_output",
@@ -39,7 +40,7 @@ _ROOMS = {
     "holdfast.assessment": ("assess",),
     "holdfast.fidelity": ("output_fidelity",),
     "holdfast.operators": ("Operator", "Pipeline"),
-    "holdfast.queries": ("explain", "writeStream"),
+    "holdfast.queries": ("explain", "import_state", "writeStream"),
     "holdfast.recovery": ("schedule",),
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),
