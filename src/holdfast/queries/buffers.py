@@ -54,7 +54,7 @@ class Layout:
         parts = plans.catalyst.planning.PhysicalAggregation.unapply(aggregates[0]).get()
         kept = items(parts._2())
         self.split = split
-        self.sources = _sources(analyzed)
+        self.sources = {_sources(analyzed), _sources(plans.normal(analyzed))}  # a CTE is there once, or inlined
         self.keys = StructType([StructField(each.name(), type_of(each)) for each in items(parts._1())])
         buffers = [items(each.aggregateFunction().aggBufferAttributes()) for each in kept]
         self.values = StructType([StructField(a.name(), type_of(a)) for each in buffers for a in each])
@@ -189,12 +189,8 @@ def _numbered(columns: StructType) -> StructType:
 
 
 def _sources(plan: Any) -> int:
-    """How many sources Structured Streaming reads: a stream that is there twice is read once."""
-    found: list[Any] = []
-    for node in _nodes(plan):
-        if not items(node.children()) and node.isStreaming() and not any(node.equals(other) for other in found):
-            found.append(node)
-    return len(found)
+    """How many sources Structured Streaming counts: a stream that is there twice counts twice."""
+    return sum(kind(node).startswith("StreamingRelation") for node in _nodes(plan))
 
 
 def _id(expression: Any) -> int:

@@ -92,10 +92,10 @@ def import_state(
     try:
         position = old.copy_log(building / "spark")
         old.check_stopped(building / "spark")
-        if position.sources not in (None, layout.sources):
+        if position.sources is not None and position.sources not in layout.sources:
             raise Invalid(
-                f"checkpoint {old.place}: it belongs to another query: that one reads {position.sources} sources, "
-                f"this one {layout.sources}"
+                f"checkpoint {old.place}: it belongs to another query: sources of that one: {position.sources}, "
+                f"of this one: {max(layout.sources)}"
             )
         state = old.state(position.batch)
         layout.check(state, old.place)
