@@ -11,15 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StructField, StructType
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import contiguous
-from holdfast.queries.grouping import EVERYTHING, NAN
-from holdfast.queries.plans import Plans, items, kind, type_of
-from holdfast.queries.split import Function, NotCovered, Split
+from holdfast.queries.aggregates import EVERYTHING, Groups
+from holdfast.queries.functions import NAN, Function
+from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of
+from holdfast.queries.split import Split
+from holdfast.queries.stateful import NotCovered, Shape
 
 KNOWN = ("Count", "Sum", "Average", "Min", "Max")
 """Functions whose buffers can be taken over."""
@@ -45,15 +47,15 @@ class Layout:
     """
 
     def __init__(self, frame: DataFrame, split: Split) -> None:
+        self.groups = _groups(split)
         plans, analyzed = Plans(frame.sparkSession), frame._jdf.queryExecution().analyzed()
         session: Any = frame.sparkSession._jsparkSession
         optimized = session.sessionState().optimizer().execute(analyzed)
-        aggregates = [node for node in _nodes(optimized) if kind(node) == "Aggregate" and node.isStreaming()]
+        aggregates = [node for node in nodes_of(optimized) if kind(node) == "Aggregate" and node.isStreaming()]
         if len(aggregates) != 1:
             raise NotCovered(f"import of a query with {len(aggregates)} aggregates is not covered; one is")
         parts = plans.catalyst.planning.PhysicalAggregation.unapply(aggregates[0]).get()
         kept = items(parts._2())
-        self.split = split
         self.sources = {_sources(analyzed), _sources(plans.normal(analyzed))}  # a CTE is there once, or inlined
         self.keys = StructType([StructField(each.name(), type_of(each)) for each in items(parts._1())])
         buffers = [items(each.aggregateFunction().aggBufferAttributes()) for each in kept]
@@ -62,7 +64,7 @@ class Layout:
         places = self._places(aggregates[0], kept)
         self.held: list[Held] = []
         self.unread: list[Function] = []
-        for function in split.functions:
+        for function in self.groups.functions:
             if function.name not in KNOWN:
                 raise NotCovered(
                     f"aggregate {function.sql}: the state of {function.name} cannot be imported; "
@@ -81,11 +83,11 @@ class Layout:
         """By the id of a function's result, which of the kept ones has its buffers: equal functions share them."""
         places: dict[int, int] = {}
         for expression in items(aggregate.aggregateExpressions()):
-            for each in _expressions(expression):
+            for each in expressions_of(expression):
                 if kind(each) == "AggregateExpression":
                     same = [place for place, other in enumerate(kept) if other.semanticEquals(each)]
                     places[_id(each)] = same[0]
-        ours = {_id(function.expression) for function in self.split.functions}
+        ours = {_id(function.expression) for function in self.groups.functions}
         for place, each in enumerate(kept):
             if not any(number in ours for number, at in places.items() if at == place):
                 raise NotCovered(
@@ -108,14 +110,8 @@ class Layout:
     def flat(self, state: DataFrame) -> DataFrame:
         """The key columns as Holdfast names them, and the buffers by number; names in Spark's own state may repeat."""
         columns = []
-        for place, key in enumerate(self.split.keys):
-            column = F.col("key").cast(_numbered(self.keys))[f"_{place}"]
-            inner = key.type.fieldNames() if isinstance(key.type, StructType) else None
-            columns += (
-                [column.alias(key.columns[0])]
-                if inner is None
-                else [column[name].alias(to) for name, to in zip(inner, key.columns, strict=True)]
-            )
+        for place, key in enumerate(self.groups.keys):
+            columns += _flattened(F.col("key").cast(_numbered(self.keys))[f"_{place}"], key.value.shape)
         if not columns:
             columns.append(F.lit(0).cast("int").alias(EVERYTHING))
         values = F.col("value").cast(_numbered(self.values)) if len(self.values) else None
@@ -135,7 +131,7 @@ class Layout:
                 made = made.append_column(name, pa.nulls(rows.num_rows))
             if function.nan is not None:
                 made = made.append_column(function.answers[0] + NAN, pa.nulls(rows.num_rows))
-        if not self.split.functions:
+        if not self.groups.functions:
             made = made.append_column("r", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
         return made
 
@@ -188,18 +184,28 @@ def _numbered(columns: StructType) -> StructType:
     return StructType([StructField(f"_{place}", each.dataType) for place, each in enumerate(columns)])
 
 
+def _groups(split: Split) -> Groups:
+    """The aggregate of a query that has no other state."""
+    if len(split.nodes) == 1 and isinstance(split.top, Groups):
+        return split.top
+    told = ", ".join(node.name for node in split.nodes)
+    raise NotCovered(f"the state of a query that keeps {told} cannot be imported; that of one aggregate can")
+
+
+def _flattened(value: Column, shape: Shape) -> list[Column]:
+    """The columns as which a value travels."""
+    if not isinstance(shape.type, StructType):
+        return [value.alias(str(shape.column))]
+    columns = [] if shape.column is None else [value.isNotNull().alias(shape.column)]
+    for name, inner in zip(shape.type.fieldNames(), shape.fields, strict=True):
+        columns += _flattened(value[name], inner)
+    return columns
+
+
 def _sources(plan: Any) -> int:
     """How many sources Structured Streaming counts: a stream that is there twice counts twice."""
-    return sum(kind(node).startswith("StreamingRelation") for node in _nodes(plan))
+    return sum(kind(node).startswith("StreamingRelation") for node in nodes_of(plan))
 
 
 def _id(expression: Any) -> int:
     return int(expression.resultId().id())
-
-
-def _nodes(plan: Any) -> list[Any]:
-    return [plan, *(node for child in items(plan.children()) for node in _nodes(child))]
-
-
-def _expressions(expression: Any) -> list[Any]:
-    return [expression, *(each for child in items(expression.children()) for each in _expressions(child))]
