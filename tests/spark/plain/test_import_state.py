@@ -163,14 +163,20 @@ def verify_whole(store: Path) -> bool:
 
 
 @spark_test
-def test_a_batch_that_was_planned_is_run_again_and_tasks_may_be_others(moved: Moved) -> None:
-    """As if the old query had died after it wrote the state of a batch, and before it said so."""
+def test_a_batch_that_was_planned_is_run_again_and_tasks_may_be_others(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the old query had died after it wrote the state of a batch, and before it said so. Memory is short."""
+    monkeypatch.setattr("holdfast.queries.importing.PIECE", 3)
+    monkeypatch.setattr("holdfast.queries.importing.HELD", 5)
     frame = moved.events.groupBy("k", "day").agg(F.count("*"), F.sum("n"))
     expected = answers(frame.writeStream, "update", moved.old)
     for path in (moved.old / "commits").glob("*1*"):
         path.unlink()
-    done = hold.import_state(frame, moved.old, moved.store, parallelism=5)
-    assert (done.epoch, done.planned, done.tasks) == (0, True, 5)
+    told: list[int] = []
+    done = hold.import_state(frame, moved.old, moved.store, parallelism=5, told=told.append)
+    assert (done.epoch, done.planned, done.tasks) == (0, True, 5) and len(told) > 1
+    assert not (moved.store / "scratch").exists()
     assert answers(hold.writeStream(frame).resilience(parallelism=2), "update", moved.store) == {1: expected[1]}
 
 
@@ -247,6 +253,8 @@ def test_a_query_that_still_runs_and_other_kinds_of_state_are_refused(moved: Mov
             hold.import_state(frame, moved.old, moved.store)
     finally:
         query.stop()
+    with pytest.raises(Invalid, match="it is in use: it has gone on meanwhile; stop the old query first"):
+        hold.import_state(frame, moved.old, moved.store, told=lambda _: (moved.old / "commits" / "2").touch())
     moved.old = moved.place / "duplicates"
     moved.stopped(moved.events.dropDuplicates(["k"]), "append")
     with pytest.raises(NotCovered, match="the state of a query that keeps firsts cannot be imported"):
