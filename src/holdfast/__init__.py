@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from holdfast.assessment import assess
     from holdfast.fidelity import output_fidelity
     from holdfast.operators import Operator, Pipeline
-    from holdfast.queries import explain, writeStream
+    from holdfast.queries import explain, import_state, writeStream
     from holdfast.recovery import schedule
     from holdfast.replication import ReplicationPlan, plan
     from holdfast.resilience import advise
@@ -32,6 +32,7 @@ __all__ = [
     "advise",
     "assess",
     "explain",
+    "import_state",
     "output_fidelity",
     "plan",
     "read_output",
@@ -46,7 +47,7 @@ _ROOMS = {
     "holdfast.assessment": ("assess",),
     "holdfast.fidelity": ("output_fidelity",),
     "holdfast.operators": ("Operator", "Pipeline"),
-    "holdfast.queries": ("explain", "writeStream"),
+    "holdfast.queries": ("explain", "import_state", "writeStream"),
     "holdfast.recovery": ("schedule",),
     "holdfast.replication": ("ReplicationPlan", "plan"),
     "holdfast.resilience": ("advise",),

@@ -229,7 +229,7 @@ def test_the_verdict_of_the_demo_sees_any_difference() -> None:
 
 
 def test_the_app_has_every_command_file() -> None:
-    files = {path.stem for path in (ROOT / "src" / "holdfast" / "cli").glob("*.py")}
+    files = {path.stem.replace("_", "-") for path in (ROOT / "src" / "holdfast" / "cli").glob("*.py")}
     assert set(COMMANDS) <= files and app.info.name == "holdfast"
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "history": "Why a run recovered the way it did.",
     "scale": "Give an operator of a running job more tasks, or fewer.",
     "explain": "What runs where of a plain streaming query, and what a loss leaves of its answer.",
+    "import-state": "Seed a store with the state of a query that Structured Streaming ran.",
     "fidelity": "How much of the answer is left when these tasks fail.",
     "plan": "Which tasks to replicate within a budget.",
     "schedule": "What to recover first while capacity comes back after a failure.",
@@ -56,7 +57,8 @@ class Commands(TyperGroup):
 def loaded(name: str) -> Any:
     """The command itself, with its options."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(name)(getattr(import_module(f"holdfast.cli.{name}"), name))
+    module = name.replace("-", "_")
+    alone.command(name)(getattr(import_module(f"holdfast.cli.{module}"), module))
     command = get_command(alone)
     command.help = one_example_a_line(command.help or "")
     return command

@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.assessment.scores import loaded
+from holdfast.cli.frame import frame_of
 from holdfast.cli.output import Format, FormatOption, answer
-from holdfast.errors import Invalid
 
 
 def explain(
@@ -23,19 +22,7 @@ def explain(
 
     Examples: holdfast explain my_job.py:totals; holdfast explain my_job.py:totals --mode append --budget 2
     """
-    from pyspark.sql import DataFrame
-
     from holdfast.queries.explaining import explained, told
-    from holdfast.runtime.spark.shipping import first_cause
 
-    found = loaded(query, "query")
-    try:
-        frame = found() if callable(found) else found
-    except Exception as error:
-        raise Invalid(f"{query}: it fails: {type(error).__name__}: {first_cause(error)}") from None
-    if not isinstance(frame, DataFrame):
-        raise Invalid(
-            f"{query}: a streaming DataFrame is needed, or a function that makes one, got {type(frame).__name__}"
-        )
-    content = explained(frame, mode, nodes, parallelism, budget)
+    content = explained(frame_of(query), mode, nodes, parallelism, budget)
     answer(content, form, lambda console: console.print(told(content), markup=False, highlight=False, soft_wrap=True))
