@@ -18,12 +18,12 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 from holdfast.errors import Invalid
 from holdfast.operators.columns import contiguous
 from holdfast.queries.aggregates import EVERYTHING, Groups
-from holdfast.queries.functions import NAN, Function
+from holdfast.queries.functions import COMOMENTS, MOMENTS, NAN, Function
 from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered, Shape
 
-KNOWN = ("Count", "Sum", "Average", "Min", "Max")
+KNOWN = ("Count", "Sum", "Average", "Min", "Max", *MOMENTS, *sorted(COMOMENTS))
 """Functions whose buffers can be taken over."""
 WIDEST = 37
 
@@ -65,7 +65,7 @@ class Layout:
         self.held: list[Held] = []
         self.unread: list[Function] = []
         for function in self.groups.functions:
-            if function.name not in KNOWN:
+            if function.name not in KNOWN or function.leaves is not None:
                 raise NotCovered(
                     f"aggregate {function.sql}: the state of {function.name} cannot be imported; "
                     f"that of {', '.join(KNOWN)} can"
@@ -75,8 +75,8 @@ class Layout:
                 self.unread.append(function)
                 continue
             child = kind(kept[place].aggregateFunction().children().apply(0))
-            input_type = function.input_types[0] if function.input_types else None
-            scale = input_type.scale if child == "UnscaledValue" and isinstance(input_type, DecimalType) else None
+            given = type_of(function.expression.aggregateFunction().children().apply(0))
+            scale = given.scale if child == "UnscaledValue" and isinstance(given, DecimalType) else None
             self.held.append(Held(function, ends[place] - len(buffers[place]), ends[place], scale))
 
     def _places(self, aggregate: Any, kept: Sequence[Any]) -> dict[int, int]:
@@ -124,46 +124,48 @@ class Layout:
         made = rows.select([name for name in rows.column_names if not name.startswith("_")])
         for each in self.held:
             buffers = [contiguous(rows.column(f"_{place}")) for place in range(each.first, each.last)]
-            for name, values in parts_of(each.function, buffers, each.scale).items():
+            for name, values in parts_of(each.function.name, each.function, buffers, each.scale).items():
                 made = made.append_column(name, values)
         for function in self.unread:
-            for name in function.answers:
+            for name in function.kept:
                 made = made.append_column(name, pa.nulls(rows.num_rows))
-            if function.nan is not None:
-                made = made.append_column(function.answers[0] + NAN, pa.nulls(rows.num_rows))
         if not self.groups.functions:
             made = made.append_column("r", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
         return made
 
 
-def parts_of(function: Function, buffers: Sequence[pa.Array], scale: int | None = None) -> dict[str, pa.Array]:
+def parts_of(
+    what: str, function: Function, buffers: Sequence[pa.Array], scale: int | None = None
+) -> dict[str, pa.Array]:
     """The parts of one function, by the name they have in a state table, from Spark's buffers of it."""
-    first, *others = buffers
-    match function.name:
+    (name, kept), (first, *others) = next(iter(function.kept.items())), buffers
+    match what:
         case "Count":
-            return {function.answers[0]: first}
+            return {name: first}
         case "Sum":
             total = _scaled(first, scale)
-            if (
-                others
-            ):  # whether there was no value yet; a sum that is null although there was one does not fit its type
+            if others:  # it says where there was no value yet; a sum that is null although there was one has overflowed
                 empty = contiguous(others[0])
                 if pc.any(pc.and_(pc.is_null(total), pc.invert(empty))).as_py():
                     raise Invalid(f"aggregate {function.sql}: the sum of a group had overflowed; it cannot go on here")
                 total = pc.if_else(empty, pa.scalar(None, total.type), total)
-            return {function.answers[0]: total}
+            return {name: total}
         case "Average":
             count = others[0]
             total = _scaled(first, scale)
             # To Spark the sum of nothing is 0, to Holdfast null.
             total = pc.if_else(pc.equal(count, 0), pa.scalar(None, total.type), total)
-            return dict(zip(function.answers, (total, count), strict=True))
-        case _:
-            made = {function.answers[0]: first}
-            if function.nan is not None:
+            return dict(zip(function.kept, (total, count), strict=True))
+        case "Min" | "Max":
+            made = {name: first}
+            if name + NAN in function.kept:
                 # NaN is the largest of all: a largest that is NaN stays so, and a smallest has seen nothing else.
-                made[function.answers[0] + NAN] = pc.is_nan(first).fill_null(False)
+                made[name + NAN] = pc.is_nan(first).fill_null(False)
             return made
+        case _:
+            kind_ = kept.parts[0].type
+            columns = [each.cast(inner.type) for each, inner in zip(buffers, kind_, strict=True)]
+            return {name: pa.StructArray.from_arrays(columns, fields=list(kind_), mask=pc.equal(first, 0))}
 
 
 def _scaled(values: pa.Array, scale: int | None) -> pa.Array:
@@ -197,7 +199,7 @@ def _flattened(value: Column, shape: Shape) -> list[Column]:
     if not isinstance(shape.type, StructType):
         return [value.alias(str(shape.column))]
     columns = [] if shape.column is None else [value.isNotNull().alias(shape.column)]
-    for name, inner in zip(shape.type.fieldNames(), shape.fields, strict=True):
+    for name, inner in zip(shape.type.fieldNames(), shape.fields or (), strict=True):
         columns += _flattened(value[name], inner)
     return columns
 

@@ -57,6 +57,10 @@ class Function:
     leaves: Sequence[Any] | None = field(default=None, repr=False)
     expression: Any = field(default=None, repr=False)
 
+    @property
+    def name(self) -> str:
+        return kind(self.expression.aggregateFunction())
+
     def __str__(self) -> str:
         return self.sql if self.keeps is None else f"{self.sql} (keeps {self.keeps} of a group)"
 

@@ -122,7 +122,7 @@ class Moving:
         self.tasks = [Task(self._step.name, number) for number in range(self._step.parallelism)]
         self._sender = Task(self._step.inputs[0].source, 0)
         self._stream = pipeline.input(self._step.name, self._sender.operator)
-        self._counted = {name: 0 for each in layout.groups.functions if each.name == "Count" for name in each.answers}
+        self._counted = {name: 0 for each in layout.groups.functions if each.name == "Count" for name in each.kept}
 
     def write(self, state: DataFrame, store: Store, scratch: Path, told: Told) -> int:
         """All groups of a state as a checkpoint of its batch; how many there are."""

@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hold
+from holdfast import operators as op
 from holdfast.errors import Invalid
+from holdfast.operators.statistics import moments
 from holdfast.queries.buffers import parts_of
 from holdfast.queries.functions import Function
 from holdfast.queries.stateful import NotCovered
@@ -269,27 +271,28 @@ def test_a_query_that_still_runs_and_other_kinds_of_state_are_refused(moved: Mov
     assert not moved.store.exists() and not list(moved.place.glob(".*"))
 
 
-def function(name: str, *answers: str, nan: str | None = None) -> Function:
-    return Function(name, f"{name.lower()}(v)", ("a0",), (), answers, (), nan, None)
-
-
 def test_buffers_become_parts() -> None:
-    def parts(each: Function, *buffers: pa.Array, scale: int | None = None) -> dict[str, list[Any]]:
-        return {name: values.to_pylist() for name, values in parts_of(each, buffers, scale).items()}
+    def parts(
+        what: str, *buffers: pa.Array, kept: dict[str, op.Aggregation] | None = None, scale: int | None = None
+    ) -> dict[str, list[Any]]:
+        each = Function(f"{what.lower()}(v)", kept or {"r": op.count()}, (), ())
+        return {name: values.to_pylist() for name, values in parts_of(what, each, buffers, scale).items()}
 
     cents, nan = pa.decimal128(20, 2), float("nan")
-    assert parts(function("Count", "r"), pa.array([3, 0])) == {"r": [3, 0]}
-    assert parts(function("Sum", "r"), pa.array([3, None])) == {"r": [3, None]}
+    assert parts("Count", pa.array([3, 0])) == {"r": [3, 0]}
+    assert parts("Sum", pa.array([3, None])) == {"r": [3, None]}
     empty = pa.array([False, True])
-    assert parts(function("Sum", "r"), pa.array([Decimal("1.25"), Decimal(0)], cents), empty) == {
-        "r": [Decimal("1.25"), None]
-    }
+    assert parts("Sum", pa.array([Decimal("1.25"), Decimal(0)], cents), empty) == {"r": [Decimal("1.25"), None]}
     with pytest.raises(Invalid, match=r"sum\(v\): the sum of a group had overflowed"):
-        parts(function("Sum", "r"), pa.array([None, Decimal(0)], cents), empty)
-    assert parts(function("Sum", "r"), pa.array([-125, None]), scale=2) == {"r": [Decimal("-1.25"), None]}
-    mean = function("Average", "s", "c")
-    assert parts(mean, pa.array([1.5, 0.0]), pa.array([2, 0])) == {"s": [1.5, None], "c": [2, 0]}
-    assert parts(mean, pa.array([125.0, 0.0]), pa.array([2, 0]), scale=2) == {"s": [Decimal("1.25"), None], "c": [2, 0]}
+        parts("Sum", pa.array([None, Decimal(0)], cents), empty)
+    assert parts("Sum", pa.array([-125, None]), scale=2) == {"r": [Decimal("-1.25"), None]}
+    mean = {"s": op.sum("a0", "float64"), "c": op.count("a0")}
+    assert parts("Average", pa.array([1.5, 0.0]), pa.array([2, 0]), kept=mean) == {"s": [1.5, None], "c": [2, 0]}
+    found = parts("Average", pa.array([125.0, 0.0]), pa.array([2, 0]), kept=mean, scale=2)
+    assert found == {"s": [Decimal("1.25"), None], "c": [2, 0]}
     for name in ("Min", "Max"):
-        found = parts(function(name, "r", nan="a1"), pa.array([1.0, nan, None]))
+        both = {"r": op.max("a0", "float64"), "r.nan": op.max("a1", "bool")}
+        found = parts(name, pa.array([1.0, nan, None]), kept=both)
         assert found["r.nan"] == [False, True, False] and found["r"][::2] == [1.0, None]
+    found = parts("VarianceSamp", *map(pa.array, ([2.0, 0.0], [1.5, 0.0], [0.5, 0.0])), kept={"r": moments("a0", 2)})
+    assert found == {"r": [{"n": 2.0, "avg": 1.5, "m2": 0.5}, None]}
