@@ -49,8 +49,9 @@ class Sessions(Operator):
     Without ``time`` rows carry ``start`` and ``end``, as rows of Spark's ``session_window`` do. With it they begin at
     that column's time and end a ``gap`` later. ``emit``: sessions that closed (append), that changed (update), or all
     of them, which are then never forgotten, and no row is late (complete). In mode update a session that went into one
-    with another start is taken back: a row with its key and start whose other columns are null. ``meaning``: what
-    columns stand for, where their names do not tell.
+    with another start is taken back: a row with its key and start whose other columns are null. ``late``: rows can be
+    late in mode complete too, as they are in Structured Streaming. ``meaning``: what columns stand for, where their
+    names do not tell.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Sessions(Operator):
         time: str | None = None,
         gap: Duration | None = None,
         meaning: Mapping[str, str] | None = None,
+        late: bool = False,
         **aggregations: Aggregation,
     ) -> None:
         given = schema_of(by, "sessions") if by else pa.schema([])
@@ -76,7 +78,8 @@ class Sessions(Operator):
         self._emit, self._time, self._start, self._end = emit, time, start, end
         self._gap = None if gap is None else duration(gap, self._who)
         self._meaning = dict(meaning or {})
-        self.event_time = emit != "complete"
+        self._closes = emit != "complete"
+        self.event_time = self._closes or late
         spans = [_moment(given, name, self._who) for name in (start, end)]
         self._told = [*given.names, *(name for name in (start, end) if name not in given.names)]
         self._keys = pa.schema(keys or [pa.field(EVERYTHING, pa.int8())])
@@ -92,7 +95,7 @@ class Sessions(Operator):
         }
         step = duration(STEP, self._who) if self._gap is None else max(self._gap // 4, 1)
         self._due = Due(DEFAULT_TABLE, session, end, step)
-        if self.event_time:
+        if self._closes:
             self.tables |= self._due.tables
 
     def describe(self) -> Description:
@@ -103,7 +106,7 @@ class Sessions(Operator):
             "start": self._start,
             "end": self._end,
             "gap_us": self._gap,
-            "closes": self.event_time,
+            "closes": self._closes,
         }
         does |= {"meaning": self._meaning} if self._meaning else {}
         return {**does, ANSWERS: {"emit": self._emit}}
@@ -116,7 +119,7 @@ class Sessions(Operator):
         number, first = distinct(spans)
         parts = self._sending.begin(pa.table({NUMBER: pa.array(number)}), batch)
         rows = _beside(spans.take(pa.array(first)), parts, self._travelling)
-        if self._emit != "complete" or not rows.num_rows:
+        if self.event_time or not rows.num_rows:
             return rows
         timed = rows.column(self._start).is_valid()
         whole = rows.filter(timed)
@@ -128,7 +131,7 @@ class Sessions(Operator):
         changed, gone = self._held.empty_table(), self._span.empty_table()
         if rows.num_rows:
             changed, gone = self._enter(rows, state)
-        closed = self._close(state) if self.event_time else changed
+        closed = self._close(state) if self._closes else changed
         match self._emit:
             case "append":
                 return self._answer(closed)
@@ -181,7 +184,7 @@ class Sessions(Operator):
         gone = old.select(self._span.names).filter(pa.array(lost))
         state.delete(gone)
         state.update(changed)
-        if self.event_time:
+        if self._closes:
             self._due.note(state, changed)
         kept = np.zeros(merged.sessions.num_rows, np.bool_)
         kept[went[~lost]] = True

@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType
 from holdfast import operators as op
 from holdfast.operators import Aggregation, Operator
 from holdfast.operators.grouped import Emit, Grouped
+from holdfast.operators.sessions import Sessions
 from holdfast.queries.functions import Functions, evaluated, finished
 from holdfast.queries.plans import Plans, collated, expressions_of, items, kind, nodes_of, type_of, unaliased
 from holdfast.queries.stateful import NotCovered, Stateful, Value
@@ -45,7 +46,10 @@ class Key:
 
 
 class Groups(Stateful):
-    """``keys`` and ``functions`` of an aggregate. Columns are g* (keys), a* (inputs) and r* (answers)."""
+    """``keys`` and ``functions`` of an aggregate. Columns are g* (keys), a* (inputs) and r* (answers).
+
+    ``session``: the columns of a session's start and end, if there are sessions.
+    """
 
     name = "groups"
 
@@ -55,6 +59,7 @@ class Groups(Stateful):
             raise NotCovered(f"Aggregate: {aggregate.simpleStringWithNodeId()} is of a kind that Spark plans otherwise")
         parts = physical.get()
         super().__init__(plans, parts._4())
+        self.session: tuple[str, str] | None = None
         self.keys = [self._key(number, each) for number, each in enumerate(items(parts._1()))]
         functions = Functions(plans, self.arrow, self.columns)
         self.functions = [functions.of(number, each) for number, each in enumerate(items(parts._2()))]
@@ -93,6 +98,10 @@ class Groups(Stateful):
         spans = next((key.spans for key in self.keys if key.time is not None), None)
         by = {name: self.arrow(kind) for key in self.keys for name, kind in key.value.shape.columns}
         by = by or {EVERYTHING: pa.int32()}
+        if self.session is not None:
+            start, end = self.session
+            late = self.closes is not None
+            return Sessions(by, emit, start, end, time=None, gap=None, meaning=self.meaning, late=late, **answers)
         return Grouped(by, emit, time, spans if time else None, self.meaning, **answers)
 
     def described(self) -> str:
@@ -118,21 +127,21 @@ class Groups(Stateful):
     def _key(self, number: int, named: Any) -> Key:
         plans, attribute, type_, name = self.plans, named.toAttribute(), type_of(named), f"g{number}"
         metadata = attribute.metadata()
-        if metadata.contains("spark.sessionWindow"):
-            raise NotCovered("session_window is not covered: its windows merge; window() does not")
         if collated(type_) or any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType")):
             raise NotCovered(f"a grouping key of type {type_.simpleString()} is not covered; group by text or numbers")
         child = plans.floats(unaliased(named))
         marked = bool(metadata.contains("spark.watermarkDelayMs"))
-        window = bool(metadata.contains("spark.timeWindow"))
+        session = bool(metadata.contains("spark.sessionWindow"))
+        window = session or bool(metadata.contains("spark.timeWindow"))
         value = Value(attribute, self.flattened(child, name, window))
         if not window:
             return Key(value, name if marked else None, None)
         span, made = self._window(child)
-        proof = hashlib.sha256(made.encode()).hexdigest()[:8]
-        columns = value.columns
-        self.meaning |= {name: f"window of {span / 1e6:g} s ({proof}), {name.rpartition('_')[2]}" for name in columns}
-        return Key(value, columns[-1] if marked else None, span)
+        proof, columns = hashlib.sha256(made.encode()).hexdigest()[:8], value.columns
+        told = "session" if session else f"window of {span / 1e6:g} s"
+        self.meaning |= {name: f"{told} ({proof}), {name.rpartition('_')[2]}" for name in columns}
+        self.session = (columns[0], columns[1]) if session else self.session
+        return Key(value, columns[-1] if marked else None, None if session else span)
 
     def _window(self, window: Any) -> tuple[int, str]:
         """Microseconds that a window lasts, and what it is made by: its end is its start plus a constant.
