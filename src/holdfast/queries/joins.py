@@ -41,7 +41,7 @@ def of_streams(plan: Any) -> bool:
 def pushed(plans: Plans, plan: Any) -> Any:
     """Conditions where the joins are, and no column that nobody reads: as Spark has it when it looks at watermarks."""
     optimizer = plans.catalyst.optimizer
-    for rule in ("ConstantFolding", "PushDownPredicates", "ColumnPruning"):
+    for rule in ("RewriteWithExpression", "ConstantFolding", "PushDownPredicates", "ColumnPruning"):
         plan = getattr(optimizer, rule).apply(plan)
     return plan
 

@@ -135,7 +135,7 @@ QUERIES: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
         "append",
     ),
 }  # fmt: skip
-SHORT = {"inner", "left", "left, conditions on one side and on both"}
+SHORT = {"left, conditions on one side and on both"}
 CASES = [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in QUERIES]
 
 
@@ -145,7 +145,7 @@ def test_every_batch_is_that_of_structured_streaming(streams: Streams, tmp_path:
     frame = make(*streams)
     ours = answers(holdfast.writeStream(frame), mode, tmp_path / "ours")
     assert ours == by_spark(frame, mode, tmp_path / "theirs")
-    assert len(ours) == BATCHES and any(ours.values())
+    assert len(ours) >= BATCHES and any(ours.values())
 
 
 def test_a_node_dies_and_batches_stay_what_they_are(streams: Streams, tmp_path: Path) -> None:
@@ -170,6 +170,10 @@ def test_rows_are_held_as_long_as_spark_holds_them(streams: Streams) -> None:
     assert isinstance(operator, StreamJoin) and operator.horizon == 600_001_000
     left, right = operator.describe()["left"], operator.describe()["right"]
     assert left["over"][1] == 600_001_000 and right["over"][1] == 1000
+    between = node_of(sql(*streams))
+    does = between.operator("append").describe()
+    assert does["left"]["over"][1] == 600_001_000 and does["right"]["over"][1] == 180_001_000
+    assert len(does["where"]) == 2 and len(between.over) == 1, "all but the OR are compared below"
     text = holdfast.explain(ranged(*streams, "left"), mode="append")
     assert "pairs, 4 tasks, until the watermark has reached" in text and "+ 600.001 s of left rows" in text
     assert "left outer join of two streams on v.ad = c.ad" in text
