@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -17,10 +18,12 @@ from holdfast.errors import Invalid
 from holdfast.operators.contract import description_of
 from holdfast.operators.description import ANSWERS, as_json, change, remembers, told
 from holdfast.operators.grouped import Grouped
+from holdfast.operators.stream_join import Half, StreamJoin
 from holdfast.state import StateSchema
 
 LEFT, RIGHT = op.side("a", {"x": "int64"}, time="t"), op.side("b", {"y": "int64"}, time="t")
 SCHEMA = StateSchema(pa.schema({"k": pa.string()}), pa.schema({"n": pa.int64()}))
+ONE, TWO = (Half(pa.schema([(name, pa.timestamp("us"))]), (name,), name, (name, 5)) for name in ("a", "b"))
 
 
 def first(batch: pa.Table) -> pa.Table:
@@ -90,6 +93,10 @@ READY: list[tuple[op.Operator, str]] = [
     (op.chain(first, op.filter(pl.col("a"))), 'first version 1, then filter col("a")'),
     (op.FunctionOperator(first, SCHEMA, version=7), "first version 7"),
     (Grouped("word", "update", None, None, {"word": "lower(w)"}, n=op.count()), "count() by word; word is lower(w)"),
+    (
+        StreamJoin("k", ONE, TWO, "left", [("a", "<", "b")], {"a": "at + 1"}),
+        "left join of two streams by k, a < b; a is at + 1",
+    ),
     (Own(), "Own version 1"),
     (Newer(), "Newer version 2024-05"),
 ]
@@ -182,6 +189,13 @@ CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], 
         {"left": op.side("a", {"z": "int64"}, time="t"), "right": op.side("b", {"y": "int64"}, time="u"), "on": "j"}
         | {"size": "3 s", "every": "2 s", "how": "outer"},
         {"how"},
+    ),
+    (
+        StreamJoin,
+        {"by": "k", "left": ONE, "right": TWO, "kind": "inner", "where": [("a", "<", "b")], "meaning": {"a": "x"}},
+        {"by": "j", "left": replace(ONE, time=None), "right": replace(TWO, over=None), "kind": "full"}
+        | {"where": [("a", "<=", "b")], "meaning": {"a": "y"}},
+        set(),
     ),
 ]
 

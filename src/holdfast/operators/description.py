@@ -147,6 +147,11 @@ def _grouped(does: Description) -> str:
     return f"{_aggregates(does)}{closes}{_meant(does)}"
 
 
+def _stream_joined(does: Description) -> str:
+    where = "".join(f", {' '.join(each)}" for each in does["where"])
+    return f"{does['how']} join of two streams by {', '.join(does['by'])}{where}{_meant(does)}"
+
+
 _WORDS: Mapping[str, Callable[[Description], str]] = {
     "aggregate": lambda does: f"{_aggregates(does)}{_lasting(does)}",
     "grouped": _grouped,
@@ -154,6 +159,7 @@ _WORDS: Mapping[str, Callable[[Description], str]] = {
     "window": _windowed,
     "sessions": _sessions,
     "join": _joined,
+    "stream_join": _stream_joined,
     "top_k": _ranked,
     "deduplicate": _first,
     "map": _rows("map", "columns"),

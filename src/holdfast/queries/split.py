@@ -14,6 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.aggregates import Groups
 from holdfast.queries.duplicates import Duplicates
+from holdfast.queries.joins import Pairs, of_streams, pushed
 from holdfast.queries.plans import Plans, items, kind, nodes_of
 from holdfast.queries.stateful import NotCovered, Stateful
 from holdfast.runtime.spark.shipping import first_cause
@@ -27,7 +28,9 @@ BELOW = ABOVE | {
     "StreamingRelation", "StreamingRelationV2",
 }  # fmt: skip
 """Nodes that keep no state on a stream. Any other is refused by name: such a list is never outdated in silence."""
-COVERED = {"Aggregate": Groups, "Deduplicate": Duplicates, "DeduplicateWithinWatermark": Duplicates}
+COVERED = {
+    "Aggregate": Groups, "Deduplicate": Duplicates, "DeduplicateWithinWatermark": Duplicates, "Join": Pairs
+}  # fmt: skip
 INSTEAD = {
     "FlatMapGroupsInPandasWithState": "an operator of your own (docs/operators/own.md) keeps state by key",
     "FlatMapGroupsWithState": "an operator of your own (docs/operators/own.md) keeps state by key",
@@ -51,7 +54,8 @@ class Split:
         self.schema = frame.schema
         self._plans = plans = Plans(frame.sparkSession)
         self._analyzed = frame._jdf.queryExecution().analyzed()
-        self._over, top = self._cut(plans.normal(self._analyzed))
+        plan = plans.normal(self._analyzed)
+        self._over, top = self._cut(pushed(plans, plan) if any(map(of_streams, nodes_of(plan))) else plan)
         self.nodes: list[Stateful] = [COVERED[kind(top)](plans, top)]
         lowest = self.nodes[0]
         self.watermarked = self._checked(lowest.child)
@@ -87,8 +91,8 @@ class Split:
         while kind(plan) in ABOVE:
             over.append(plan)
             plan = plan.children().apply(0)
-        if kind(plan) not in COVERED:
-            if not any(kind(node) in COVERED for node in nodes_of(plan)):
+        if not _stateful(plan):
+            if not any(map(_stateful, nodes_of(plan))):
                 raise NotCovered(
                     "no stateful node in the plan: a query without state loses none; frame.writeStream runs it"
                 )
@@ -100,11 +104,15 @@ class Split:
         name, children = kind(plan), items(plan.children())
         if not plan.isStreaming():
             return False  # a static side of a join: anything goes
-        if name == "Join" and sum(child.isStreaming() for child in children) > 1:
+        if of_streams(plan):
             raise NotCovered("Join of two streams below the aggregate is not covered; op.join in a pipeline does it")
         if name not in BELOW:
             raise NotCovered(f"{name} below the aggregate is not covered{_instead(name)}")
         return any([name == "EventTimeWatermark", *(self._checked(child) for child in children)])
+
+
+def _stateful(plan: Any) -> bool:
+    return kind(plan) in COVERED and (kind(plan) != "Join" or of_streams(plan))
 
 
 def _instead(name: str) -> str:
