@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from holdfast.queries.expressions.compiling import Compiler, Value, refused
+from holdfast.queries.expressions.compiling import Compiler, Value, not_covered
 from holdfast.queries.expressions.evaluation import Evaluation, evaluate
 from holdfast.queries.expressions.values import Column, Expression, Struct, columns_of, digest_of
 from holdfast.queries.plans import Plans, items, kind
@@ -101,7 +101,7 @@ def between(
         elif kind(node) == "Expand":
             environment = _expanded(compiler, node, environment, steps)
         else:
-            raise refused(node)
+            raise not_covered(kind(node), str(node.simpleString(80)))
     columns: list[tuple[str, Expression]] = []
     for name, expression in wanted:
         columns += _flat(name, compiler.compiled(expression, environment))

@@ -284,16 +284,19 @@ class Compiler:
 
 
 def refused(expression: Any, why: str = "") -> NotCovered:
-    """What to raise for an expression, or a node, that cannot be evaluated here."""
-    shown = f"{_shown(expression)}: {why}" if why else _shown(expression)
+    """What to raise for an expression that cannot be evaluated here."""
+    return not_covered(kind(expression), f"{_shown(expression)}: {why}" if why else _shown(expression))
+
+
+def not_covered(name: str, shown: str) -> NotCovered:
+    """What to raise for a kind of expression, or of node; ``shown``: the one that was found."""
     return NotCovered(
-        f"{kind(expression)} between two stateful nodes is not covered: {shown}; "
-        "do it below the first of them or above the last"
+        f"{name} between two stateful nodes is not covered: {shown}; do it below the first of them or above the last"
     )
 
 
-def _shown(thing: Any) -> str:
-    text = str(thing.sql() if hasattr(thing, "sql") else thing.simpleString(80))
+def _shown(expression: Any) -> str:
+    text = str(expression.sql())
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
