@@ -1,0 +1,165 @@
+"""What stands between two stateful nodes of a plan, run by tasks in Arrow: projections, filters, windows.
+
+Spark evaluates everything below the first such node and above the last; between them rows do not pass through a JVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.queries.expressions.compiling import Compiler, Value, not_covered
+from holdfast.queries.expressions.evaluation import Evaluation, evaluate
+from holdfast.queries.expressions.values import Column, Expression, Struct, columns_of, digest_of
+from holdfast.queries.plans import Plans, items, kind
+
+__all__ = ["Between", "between", "evaluate"]
+Scope: TypeAlias = dict[int, Value | tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A filter: the rows for which the condition holds."""
+
+    condition: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """An Expand: ``times`` rows for each, which differ in these columns."""
+
+    times: int
+    columns: tuple[tuple[str, tuple[Expression, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """From the answers of the lower node, whose columns ``reads`` it needs, to columns under the names ``wanted``."""
+
+    reads: tuple[str, ...]
+    steps: tuple[Keep | Multiply, ...]
+    wanted: tuple[tuple[str, Expression], ...]
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """As Spark would; HoldfastError where it would raise an ANSI error."""
+        table = table.select(self.reads or table.column_names[:1])
+        for step in self.steps:
+            if isinstance(step, Keep):
+                table = table.filter(Evaluation(table).column(step.condition).fill_null(False))
+            else:
+                table = _multiplied(step, table)
+        evaluation = Evaluation(table)
+        return pa.Table.from_arrays([evaluation.column(each) for _, each in self.wanted], schema=self.schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, each.type) for name, each in self.wanted])
+
+    @property
+    def version(self) -> str:
+        """Another one for another computation; the same in every process, whatever the ids in Spark's plan were."""
+        known: dict[int, str] = {}
+        words: list[str] = []
+        for step in self.steps:
+            if isinstance(step, Keep):
+                words += ["keep", digest_of(step.condition, known)]
+            else:
+                words += [f"multiply {step.times}"]
+                words += [f"{name} {digest_of(each, known)}" for name, made in step.columns for each in made]
+        words += [f"{name} {digest_of(each, known)}" for name, each in self.wanted]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def between(
+    plans: Plans,
+    nodes: Sequence[Any],
+    given: Mapping[int, tuple[str, ...]],
+    wanted: Sequence[tuple[str, Any]],
+) -> Between:
+    """Compiles ``nodes`` from the top to the bottom, and expressions over them under the names ``wanted``.
+
+    A node is a Project, a Filter or an Expand; or a list of named expressions, which is a Project that nobody has made.
+    ``given``: the columns that an expression id of the lower node's answers stands for, one or one for each field of a
+    struct. A struct among the ``wanted`` becomes ``name_field`` for each of its fields. Raises NotCovered by name.
+    """
+    compiler = Compiler(plans)
+    environment: Scope = {**given}
+    steps: list[Keep | Multiply] = []
+    for node in reversed(nodes):
+        if isinstance(node, list) or kind(node) == "Project":
+            named = node if isinstance(node, list) else items(node.projectList())
+            environment = {_id(each): compiler.compiled(each, environment) for each in named}
+        elif kind(node) == "Filter":
+            condition = compiler.compiled(node.condition(), environment)
+            assert not isinstance(condition, Struct)
+            steps.append(Keep(condition))
+        elif kind(node) == "Expand":
+            environment = _expanded(compiler, node, environment, steps)
+        else:
+            raise not_covered(kind(node), str(node.simpleString(80)))
+    columns: list[tuple[str, Expression]] = []
+    for name, expression in wanted:
+        columns += _flat(name, compiler.compiled(expression, environment))
+    return Between(_reads(steps, columns), tuple(steps), tuple(columns))
+
+
+def _expanded(compiler: Compiler, node: Any, environment: Scope, steps: list[Keep | Multiply]) -> Scope:
+    """What an Expand's output stands for; where its projections differ, a new column."""
+    projections = [items(each) for each in items(node.projections())]
+    found: Scope = {}
+    added: list[tuple[str, tuple[Expression, ...]]] = []
+    for place, attribute in enumerate(items(node.output())):
+        versions = [compiler.compiled(each[place], environment) for each in projections]
+        if all(each == versions[0] for each in versions):
+            found[_id(attribute)] = versions[0]
+            continue
+        stem = f".{len(steps)}.{place}"
+        fields = zip(*(_flat(stem, each) for each in versions), strict=True)
+        named = [(each[0][0], tuple(value for _, value in each)) for each in fields]
+        added += named
+        columns = tuple(Column(name, values[0].type) for name, values in named)
+        first = versions[0]
+        found[_id(attribute)] = Struct(first.names, columns) if isinstance(first, Struct) else columns[0]
+    steps.append(Multiply(len(projections), tuple(added)))
+    return found
+
+
+def _multiplied(step: Multiply, table: pa.Table) -> pa.Table:
+    """Each row's versions stand together, as Spark has them."""
+    evaluation, rows = Evaluation(table), table.num_rows
+    together = np.arange(rows * step.times).reshape(step.times, rows).T.ravel()
+    made = {
+        name: pa.concat_arrays([evaluation.column(each) for each in versions]).take(pa.array(together))
+        for name, versions in step.columns
+    }
+    table = table.take(pa.array(np.repeat(np.arange(rows), step.times)))
+    for name, values in made.items():
+        table = table.append_column(name, values)
+    return table
+
+
+def _flat(name: str, value: Value) -> list[tuple[str, Expression]]:
+    if isinstance(value, Struct):
+        return [(f"{name}_{field}", each) for field, each in zip(value.names, value.fields, strict=True)]
+    return [(name, value)]
+
+
+def _reads(steps: list[Keep | Multiply], columns: list[tuple[str, Expression]]) -> tuple[str, ...]:
+    used = [each for _, each in columns]
+    added = set()
+    for step in steps:
+        if isinstance(step, Keep):
+            used.append(step.condition)
+        else:
+            added |= {name for name, _ in step.columns}
+            used += [each for _, versions in step.columns for each in versions]
+    return tuple(sorted(columns_of(used) - added))
+
+
+def _id(named: Any) -> int:
+    return int(named.exprId().id())
