@@ -7,7 +7,8 @@ plans): grouping expressions, distinct aggregate functions, result expressions o
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,9 @@ from holdfast import operators as op
 from holdfast.operators import Aggregation, Operator
 from holdfast.operators.grouped import Emit, Grouped
 from holdfast.operators.sessions import Sessions
-from holdfast.queries.functions import Functions, evaluated, finished
+from holdfast.queries.functions import Functions, all_finished, evaluated, finished
 from holdfast.queries.plans import Plans, collated, expressions_of, items, kind, nodes_of, type_of, unaliased
-from holdfast.queries.stateful import NotCovered, Stateful, Value
+from holdfast.queries.stateful import Finish, NotCovered, Stateful, Value
 
 EVERYTHING = "g"
 """The key of an aggregate that has none."""
@@ -115,6 +116,16 @@ class Groups(Stateful):
         wanted = [name for key in self.keys for name in key.columns]
         wanted += dict.fromkeys(name for each in self.functions for name, _ in each.columns)
         return rows.select(wanted or [EVERYTHING])
+
+    def finish(self) -> Finish:
+        for each in self.functions:
+            if each.leaves is not None:
+                raise NotCovered(
+                    f"aggregate {each.sql} below another node with state is not covered: Spark computes it over the "
+                    "values that a group keeps, and is not between the two; use it in the last one"
+                )
+        bare = [replace(each, leaves=None, expression=None) for each in self.functions]
+        return partial(all_finished, bare, self.schema())
 
     def schema(self) -> pa.Schema:
         columns = dict(pair for key in self.keys for pair in key.value.shape.columns)

@@ -8,6 +8,7 @@ from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.aggregates import keyed
+from holdfast.queries.chained import Behind
 from holdfast.queries.split import Split
 
 SOURCE = "rows"
@@ -22,13 +23,18 @@ def checked_mode(written: str, name: str) -> Emit:
 
 
 def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: int) -> op.Pipeline:
-    """Spark's rows come in at a source, and are kept by tasks that can be lost and come back."""
-    node = split.top
-    operator = node.operator(emit)
+    """Spark's rows come in at a source, and are kept by tasks that can be lost and come back.
+
+    A node that another one follows answers when its state closes, whatever the mode: what it says is not taken back.
+    """
+    lowest, top = split.nodes[0], split.top
+    operators = [node.operator(emit if node is top else "append") for node in split.nodes]
     split.check(emit)
-    entering = op.map(keyed) if node.alone else None
-    timed = "watermark" if operator.event_time else None
-    return op.Pipeline(
-        op.source(SOURCE, entering, parallelism=source_parallelism, event_time=timed),
-        op.step(node.name, operator, SOURCE, parallelism=1 if node.alone else parallelism),
-    )
+    timed = "watermark" if any(operator.event_time for operator in operators) else None
+    entering = op.map(keyed) if lowest.alone else None
+    steps = [op.source(SOURCE, entering, parallelism=source_parallelism, event_time=timed)]
+    for place, (node, operator) in enumerate(zip(split.nodes, operators, strict=True)):
+        if place:
+            operator = Behind(operator, split.nodes[place - 1].finish(), split.between[place - 1], node.alone)
+        steps.append(op.step(node.name, operator, steps[-1].name, parallelism=1 if node.alone else parallelism))
+    return op.Pipeline(*steps)

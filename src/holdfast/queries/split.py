@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame
 from holdfast.errors import Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.aggregates import Groups
+from holdfast.queries.between import Between
+from holdfast.queries.chained import made_of
 from holdfast.queries.duplicates import Duplicates
 from holdfast.queries.joins import Pairs, of_streams, pushed
 from holdfast.queries.plans import Plans, items, kind, nodes_of
@@ -21,6 +23,8 @@ from holdfast.runtime.spark.shipping import first_cause
 
 ABOVE = {"Project", "Filter"}
 """Nodes above the last one with state: they keep none and look at one row at a time."""
+BETWEEN = ABOVE | {"Expand"}
+"""Nodes between two with state, which tasks run themselves."""
 BELOW = ABOVE | {
     "Expand", "Generate", "EventTimeWatermark", "UpdateEventTimeWatermarkColumn", "Union", "ResolvedHint",
     "Repartition", "RepartitionByExpression", "CollectMetrics", "TypedFilter", "SerializeFromObject",
@@ -42,7 +46,10 @@ INSTEAD = {
 
 
 class Split:
-    """``below``: the rows for the lowest of ``nodes``; ``above`` finishes a batch of what the highest answers."""
+    """``below``: the rows for the lowest of ``nodes``; ``above`` finishes a batch of what the highest answers.
+
+    ``between``: how the rows of each node but the lowest come from what the one before it answers.
+    """
 
     def __init__(self, frame: DataFrame) -> None:
         if not isinstance(frame, DataFrame):
@@ -54,9 +61,11 @@ class Split:
         self.schema = frame.schema
         self._plans = plans = Plans(frame.sparkSession)
         self._analyzed = frame._jdf.queryExecution().analyzed()
-        plan = plans.normal(self._analyzed)
-        self._over, top = self._cut(pushed(plans, plan) if any(map(of_streams, nodes_of(plan))) else plan)
-        self.nodes: list[Stateful] = [COVERED[kind(top)](plans, top)]
+        self._over, plan = self._cut(pushed(plans, plans.normal(self._analyzed)), ABOVE)
+        self.nodes: list[Stateful] = [COVERED[kind(plan)](plans, plan)]
+        self.between: list[Between] = []
+        while any(map(_stateful, nodes_of(self.nodes[0].child))):
+            self._put_below()
         lowest = self.nodes[0]
         self.watermarked = self._checked(lowest.child)
         self.below = plans.frame(plans.project(plans.seq(lowest.columns), lowest.child))
@@ -86,9 +95,19 @@ class Split:
             plan = node.withNewChildren(self._plans.seq([plan]))
         return self._plans.frame(plan)
 
-    def _cut(self, plan: Any) -> tuple[list[Any], Any]:
+    def _put_below(self) -> None:
+        """The node below the lowest so far, and what stands between the two."""
+        upper = self.nodes[0]
+        passed, plan = self._cut(upper.child, BETWEEN)
+        lower = COVERED[kind(plan)](self._plans, plan)
+        numbered = sum(node.name.split("-")[0] == lower.name for node in self.nodes)
+        upper.name = f"{upper.name}-2" if numbered else upper.name
+        self.nodes.insert(0, lower)
+        self.between.insert(0, made_of(lower, passed, upper))
+
+    def _cut(self, plan: Any, passed: set[str]) -> tuple[list[Any], Any]:
         over = []
-        while kind(plan) in ABOVE:
+        while kind(plan) in passed:
             over.append(plan)
             plan = plan.children().apply(0)
         if not _stateful(plan):
@@ -96,7 +115,7 @@ class Split:
                 raise NotCovered(
                     "no stateful node in the plan: a query without state loses none; frame.writeStream runs it"
                 )
-            raise NotCovered(f"{kind(plan)} above the aggregate is not covered{_instead(kind(plan))}")
+            raise NotCovered(f"{kind(plan)} above a node with state is not covered{_instead(kind(plan))}")
         return over, plan
 
     def _checked(self, plan: Any) -> bool:
@@ -104,10 +123,8 @@ class Split:
         name, children = kind(plan), items(plan.children())
         if not plan.isStreaming():
             return False  # a static side of a join: anything goes
-        if of_streams(plan):
-            raise NotCovered("Join of two streams below the aggregate is not covered; op.join in a pipeline does it")
-        if name not in BELOW:
-            raise NotCovered(f"{name} below the aggregate is not covered{_instead(name)}")
+        if name not in BELOW or of_streams(plan):
+            raise NotCovered(f"{name} below a node with state is not covered{_instead(name)}")
         return any([name == "EventTimeWatermark", *(self._checked(child) for child in children)])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,9 @@ from holdfast.errors import Invalid
 from holdfast.operators import Operator
 from holdfast.operators.grouped import Emit
 from holdfast.queries.plans import Plans, items, type_of
+
+
+Finish = Callable[[pa.Table], pa.Table]
 
 
 class NotCovered(Invalid):
@@ -70,6 +74,11 @@ class Value:
         return Value(attribute, Shape(column, kind))
 
 
+def in_types(schema: pa.Schema, rows: pa.Table) -> pa.Table:
+    """Answers in the types that the plan above expects."""
+    return rows.select(schema.names).cast(schema)
+
+
 class Stateful:
     """What all such nodes have.
 
@@ -104,6 +113,10 @@ class Stateful:
     def finished(self, rows: pa.Table) -> pa.Table:
         """What the operator has answered, with the columns of ``values``."""
         return rows.select(self.schema().names)
+
+    def finish(self) -> Finish:
+        """``finished`` for tasks: without a JVM, and it can be sent to them."""
+        return partial(in_types, self.schema())
 
     def schema(self) -> pa.Schema:
         """The columns of ``finished``, for an epoch in which nobody said anything."""
