@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from holdfast.queries.expressions.compiling import Compiler, Value, not_covered
+from holdfast.queries.expressions.compiling import Compiler, not_covered
 from holdfast.queries.expressions.evaluation import Evaluation, evaluate
-from holdfast.queries.expressions.values import Column, Expression, Struct, columns_of, digest_of
+from holdfast.queries.expressions.values import Column, Expression, Value, columns_of, digest_of
 from holdfast.queries.plans import Plans, items, kind
 
 __all__ = ["Between", "between", "evaluate"]
@@ -84,8 +84,8 @@ def between(
     """Compiles ``nodes`` from the top to the bottom, and expressions over them under the names ``wanted``.
 
     A node is a Project, a Filter or an Expand; or a list of named expressions, which is a Project that nobody has made.
-    ``given``: the columns that an expression id of the lower node's answers stands for, one or one for each field of a
-    struct. A struct among the ``wanted`` becomes ``name_field`` for each of its fields. Raises NotCovered by name.
+    ``given``: the columns that an expression id of the lower node's answers travels as, as ``Environment`` has them;
+    those of ``Stateful.values`` are. Raises NotCovered by name.
     """
     compiler = Compiler(plans)
     environment: Scope = {**given}
@@ -95,16 +95,12 @@ def between(
             named = node if isinstance(node, list) else items(node.projectList())
             environment = {_id(each): compiler.compiled(each, environment) for each in named}
         elif kind(node) == "Filter":
-            condition = compiler.compiled(node.condition(), environment)
-            assert not isinstance(condition, Struct)
-            steps.append(Keep(condition))
+            steps.append(Keep(compiler.whole(compiler.compiled(node.condition(), environment))))
         elif kind(node) == "Expand":
             environment = _expanded(compiler, node, environment, steps)
         else:
             raise not_covered(kind(node), str(node.simpleString(80)))
-    columns: list[tuple[str, Expression]] = []
-    for name, expression in wanted:
-        columns += _flat(name, compiler.compiled(expression, environment))
+    columns = [(name, compiler.whole(compiler.compiled(each, environment))) for name, each in wanted]
     return Between(_reads(steps, columns), tuple(steps), tuple(columns))
 
 
@@ -115,16 +111,10 @@ def _expanded(compiler: Compiler, node: Any, environment: Scope, steps: list[Kee
     added: list[tuple[str, tuple[Expression, ...]]] = []
     for place, attribute in enumerate(items(node.output())):
         versions = [compiler.compiled(each[place], environment) for each in projections]
-        if all(each == versions[0] for each in versions):
-            found[_id(attribute)] = versions[0]
-            continue
-        stem = f".{len(steps)}.{place}"
-        fields = zip(*(_flat(stem, each) for each in versions), strict=True)
-        named = [(each[0][0], tuple(value for _, value in each)) for each in fields]
-        added += named
-        columns = tuple(Column(name, values[0].type) for name, values in named)
-        first = versions[0]
-        found[_id(attribute)] = Struct(first.names, columns) if isinstance(first, Struct) else columns[0]
+        found[_id(attribute)] = versions[0]
+        if any(each != versions[0] for each in versions):
+            added.append((f".{len(steps)}.{place}", tuple(map(compiler.whole, versions))))
+            found[_id(attribute)] = Column(added[-1][0], versions[0].type)
     steps.append(Multiply(len(projections), tuple(added)))
     return found
 
@@ -141,12 +131,6 @@ def _multiplied(step: Multiply, table: pa.Table) -> pa.Table:
     for name, values in made.items():
         table = table.append_column(name, values)
     return table
-
-
-def _flat(name: str, value: Value) -> list[tuple[str, Expression]]:
-    if isinstance(value, Struct):
-        return [(f"{name}_{field}", each) for field, each in zip(value.names, value.fields, strict=True)]
-    return [(name, value)]
 
 
 def _reads(steps: list[Keep | Multiply], columns: list[tuple[str, Expression]]) -> tuple[str, ...]:

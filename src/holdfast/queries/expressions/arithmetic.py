@@ -123,6 +123,10 @@ def _unscaled(call: Call, values: pa.Array) -> Outcome:
     return pa.array(digits, pa.int64()), RIGHT
 
 
+def _root(call: Call, values: pa.Array) -> Outcome:
+    return pc.sqrt(values), RIGHT
+
+
 FUNCTIONS: dict[str, Callable[[Call, list[Lanes]], Lanes]] = {
     "add": strict(_sum),
     "subtract": strict(_sum),
@@ -134,4 +138,5 @@ FUNCTIONS: dict[str, Callable[[Call, list[Lanes]], Lanes]] = {
     "negative": strict(_sign),
     "absolute": strict(_sign),
     "unscaled": strict(_unscaled),
+    "root": strict(_root),
 }

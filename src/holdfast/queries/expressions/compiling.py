@@ -18,13 +18,16 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import CalendarIntervalType, DataType, DayTimeIntervalType, StringType, StructType
 
 from holdfast.queries.expressions import casts, zones
-from holdfast.queries.expressions.values import ANSI, LEGACY, Call, Column, Constant, Expression, Struct, Zone
+from holdfast.queries.expressions.values import ANSI, LEGACY, Call, Column, Constant, Expression, Struct, Value, Zone
 from holdfast.queries.plans import Plans, items, kind, type_of
-from holdfast.queries.split import NotCovered
+from holdfast.queries.stateful import NotCovered
 
-Value: TypeAlias = Expression | Struct
 Environment: TypeAlias = Mapping[int, Value | tuple[str, ...]]
-"""What attributes stand for, by expression id: a value, or columns: one, or one for each field of a struct."""
+"""What attributes stand for, by expression id: a value, or the columns that it travels as.
+
+These are one column; or those of a struct's fields in their order, with one before them that says where it is not null
+unless it never is (a window). Structs within it always have such a column.
+"""
 
 ARITHMETIC = {
     "Add": "add", "Subtract": "subtract", "Multiply": "multiply",
@@ -40,6 +43,12 @@ LOGIC = {"And": "and", "Or": "or", "Not": "not", "IsNaN": "is_nan"}
 CHOICES = {"If": "case", "CaseWhen": "case", "Coalesce": "coalesce"}
 TEXT = {"Upper": "upper", "Lower": "lower", "Length": "length", "Concat": "concat", "Substring": "substring"}
 NULLS = {"IsNull": "is_null", "IsNotNull": "is_not_null"}
+UNARY = {
+    "NormalizeNaNAndZero": ("float", "normal"),
+    "UnscaledValue": ("decimal", "unscaled"),
+    "Sqrt": ("float", "root"),
+}
+"""What they take, and what they are."""
 WRAPPERS = {"Alias", "KnownNotNull", "KnownNullable", "KnownFloatingPointNormalized", "UnaryPositive"}
 """What says something about a value and leaves it as it is."""
 FIXED = ARITHMETIC | SIGNS | COMPARISONS | LOGIC | CHOICES | TEXT | NULLS
@@ -73,8 +82,7 @@ class Compiler:
             "CreateNamedStruct": self._struct,
             "With": self._with,
             "PreciseTimestampConversion": self._same_bits,
-            "NormalizeNaNAndZero": self._unary,
-            "UnscaledValue": self._unary,
+            **dict.fromkeys(UNARY, self._unary),
             "DecimalDivideWithOverflowCheck": self._mean,
             "TimestampAddInterval": self._interval,
             "TimestampAdd": self._units,
@@ -120,14 +128,26 @@ class Compiler:
         if not isinstance(found, tuple):
             return found
         type_ = type_of(attribute)
-        if not isinstance(type_, StructType):
+        if len(found) == 1 or not isinstance(type_, StructType):
             return self._column(found[0], self._arrow(type_, attribute))
-        if len(found) != len(type_):
-            raise refused(attribute, f"a struct of {len(type_)} fields needs as many columns, got {len(found)}")
-        fields = [
-            self._column(name, self._arrow(each.dataType, attribute)) for name, each in zip(found, type_, strict=True)
-        ]
-        return Struct(tuple(type_.fieldNames()), tuple(fields))
+        if len(found) not in (_width(type_), _width(type_) - 1):
+            raise refused(attribute, f"{_width(type_)} columns are needed, got {len(found)}")
+        return self._joined(attribute, type_, list(found), len(found) == _width(type_))
+
+    def _joined(self, attribute: Any, type_: DataType, columns: list[str], nullable: bool = True) -> Value:
+        """A value from the first of the columns, which are taken away."""
+        arrow = self._arrow(type_, attribute)
+        if not isinstance(type_, StructType):
+            return self._column(columns.pop(0), arrow)
+        present = self._column(columns.pop(0), pa.bool_()) if nullable else None
+        return Struct(tuple(self._joined(attribute, each.dataType, columns) for each in type_), arrow, present)
+
+    def whole(self, value: Value) -> Expression:
+        """A value in one column."""
+        if not isinstance(value, Struct):
+            return value
+        present = self._constant(True, pa.bool_()) if value.present is None else value.present
+        return self._interned("struct", [present, *map(self.whole, value.fields)], value.type)
 
     def _arguments(
         self, expression: Any, environment: Environment, families: set[str] | None = None
@@ -135,9 +155,7 @@ class Compiler:
         """Its children, of these families of types only."""
         found = []
         for child in items(expression.children()):
-            value = self.compiled(child, environment)
-            if isinstance(value, Struct):
-                raise refused(expression, "it is over a struct, which travels as its fields; name these")
+            value = self.whole(self.compiled(child, environment))
             if families is not None and casts.family(value.type) not in families:
                 raise refused(expression, f"it is over {value.type}")
             found.append(value)
@@ -166,9 +184,9 @@ class Compiler:
         value = self.compiled(expression.child(), environment)
         if not isinstance(value, Struct):
             return self._call(expression, FIXED[name], [value])
-        if expression.child().nullable():
-            raise refused(expression, "a struct that may be null travels as its fields; ask for one of these")
-        return self._constant(name == "IsNotNull", pa.bool_())
+        if value.present is None:
+            return self._constant(name == "IsNotNull", pa.bool_())
+        return value.present if name == "IsNotNull" else self._interned("not", [value.present], pa.bool_())
 
     def _cast(self, cast: Any, name: str, environment: Environment) -> Value:
         (value,) = self._arguments(cast, environment)
@@ -182,18 +200,14 @@ class Compiler:
         return self._call(cast, "cast", [value], str(cast.evalMode().toString()), zone)
 
     def _field(self, expression: Any, name: str, environment: Environment) -> Value:
-        value = self.compiled(expression.child(), environment)
-        if not isinstance(value, Struct):
-            raise refused(expression, "its struct is not known by its fields")
-        return value.fields[int(expression.ordinal())]
+        value, place = self.compiled(expression.child(), environment), int(expression.ordinal())
+        if isinstance(value, Struct):
+            return value.fields[place]
+        return self._call(expression, "field", [value, self._constant(place, pa.int32())])
 
     def _struct(self, expression: Any, name: str, environment: Environment) -> Value:
-        names = tuple(str(each.eval(None)) for each in items(expression.nameExprs()))
-        fields = [self.compiled(each, environment) for each in items(expression.valExprs())]
-        plain = tuple(each for each in fields if not isinstance(each, Struct))
-        if len(plain) < len(fields):
-            raise refused(expression, "a struct in a struct")
-        return Struct(names, plain)
+        fields = tuple(self.compiled(each, environment) for each in items(expression.valExprs()))
+        return Struct(fields, self._type(expression))
 
     def _with(self, expression: Any, name: str, environment: Environment) -> Value:
         known = dict(environment)
@@ -205,7 +219,7 @@ class Compiler:
         return self._call(expression, "same_bits", self._arguments(expression, environment))
 
     def _unary(self, expression: Any, name: str, environment: Environment) -> Value:
-        family, function = ("float", "normal") if name == "NormalizeNaNAndZero" else ("decimal", "unscaled")
+        family, function = UNARY[name]
         return self._call(expression, function, self._arguments(expression, environment, {family}))
 
     def _mean(self, expression: Any, name: str, environment: Environment) -> Value:
@@ -261,7 +275,18 @@ class Compiler:
     def _call(
         self, expression: Any, function: str, arguments: list[Expression], mode: str = LEGACY, zone: Zone | None = None
     ) -> Expression:
-        type_, sql = self._type(expression), _shown(expression) if mode == ANSI else ""
+        return self._interned(function, arguments, self._type(expression), mode, expression, zone)
+
+    def _interned(
+        self,
+        function: str,
+        arguments: list[Expression],
+        type_: pa.DataType,
+        mode: str = LEGACY,
+        expression: Any = None,
+        zone: Zone | None = None,
+    ) -> Expression:
+        sql = _shown(expression) if mode == ANSI else ""
         key = (function, *map(id, arguments), type_, mode, sql, zone.name if zone else "")
         return self._made.setdefault(key, Call(function, tuple(arguments), type_, mode, sql, zone))
 
@@ -303,6 +328,11 @@ def _shown(expression: Any) -> str:
 def _common(expression: Any) -> int:
     """The id of what a With names once for all; other expressions have ids of zero and above."""
     return -1 - int(expression.id().id())
+
+
+def _width(type_: DataType) -> int:
+    """The columns that a value travels as, if each struct in it has one for itself."""
+    return 1 + sum(_width(each.dataType) for each in type_) if isinstance(type_, StructType) else 1
 
 
 def _folds(expression: Any) -> bool:

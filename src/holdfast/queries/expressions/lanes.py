@@ -58,6 +58,11 @@ def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
     return pc.coalesce(first, second)
 
 
+def together(arguments: list[Lanes]) -> pa.Array | None:
+    """Failures of all, for a function that looks at each of its arguments."""
+    return functools.reduce(either, (each.failed for each in arguments), None)
+
+
 def where(condition: pa.Array, then: pa.Array | None, otherwise: pa.Array | None) -> pa.Array | None:
     """Failures of the one or the other."""
     if then is None and otherwise is None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.queries.expressions.lanes import RIGHT, Lanes, Outcome, either, strict, where
-from holdfast.queries.expressions.values import Call
+from holdfast.queries.expressions.lanes import RIGHT, Lanes, Outcome, either, strict, together, where
+from holdfast.queries.expressions.values import Call, Constant
 
 
 def equal(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -81,13 +81,26 @@ def _extreme(better: Callable[[pa.Array, pa.Array], pa.Array]) -> Callable[[Call
     """The best of those that are not null; the first of them if several are."""
 
     def found(call: Call, arguments: list[Lanes]) -> Lanes:
-        best, failed = arguments[0].values, arguments[0].failed
+        best = arguments[0].values
         for each in arguments[1:]:
             taken = pc.or_(better(each.values, best).fill_null(False), best.is_null())
-            best, failed = pc.if_else(taken, each.values, best), either(failed, each.failed)
-        return Lanes(best, failed)
+            best = pc.if_else(taken, each.values, best)
+        return Lanes(best, together(arguments))
 
     return found
+
+
+def _struct(call: Call, arguments: list[Lanes]) -> Lanes:
+    """Where it is not null, and its fields."""
+    present, *fields = (each.values for each in arguments)
+    empty = pc.invert(present.fill_null(False))
+    return Lanes(pa.StructArray.from_arrays(fields, fields=list(call.type), mask=empty), together(arguments))
+
+
+def _field(call: Call, values: pa.Array, place: pa.Array) -> Outcome:
+    constant = call.arguments[1]
+    assert isinstance(constant, Constant) and isinstance(constant.value, int)
+    return pc.struct_field(values, [constant.value]), RIGHT
 
 
 def _plain(function: Callable[..., pa.Array]) -> Callable[[Call, list[Lanes]], Lanes]:
@@ -103,10 +116,7 @@ def _all(function: Callable[..., pa.Array]) -> Callable[[Call, list[Lanes]], Lan
     """A function that looks at all of its arguments, nulls or not."""
 
     def applied(call: Call, arguments: list[Lanes]) -> Lanes:
-        failed: pa.Array | None = None
-        for each in arguments:
-            failed = either(failed, each.failed)
-        return Lanes(function(*(each.values for each in arguments)), failed)
+        return Lanes(function(*(each.values for each in arguments)), together(arguments))
 
     return applied
 
@@ -135,4 +145,6 @@ FUNCTIONS: dict[str, Callable[[Call, list[Lanes]], Lanes]] = {
     "is_not_null": _plain(lambda values: values.is_valid()),
     "is_nan": _plain(lambda values: pc.is_nan(values).fill_null(False)),
     "normal": _plain(_normal),
+    "struct": _struct,
+    "field": strict(_field),
 }

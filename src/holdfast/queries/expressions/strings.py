@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.queries.expressions.lanes import RIGHT, Lanes, Outcome, either, strict
+from holdfast.queries.expressions.lanes import RIGHT, Lanes, Outcome, strict, together
 from holdfast.queries.expressions.values import Call
 
 
@@ -27,10 +27,7 @@ def _length(call: Call, values: pa.Array) -> Outcome:
 
 
 def _concat(call: Call, arguments: list[Lanes]) -> Lanes:
-    failed: pa.Array | None = None
-    for each in arguments:
-        failed = either(failed, each.failed)
-    return Lanes(pc.binary_join_element_wise(*(each.values for each in arguments), ""), failed)
+    return Lanes(pc.binary_join_element_wise(*(each.values for each in arguments), ""), together(arguments))
 
 
 def _substring(call: Call, values: pa.Array, begins: pa.Array, sizes: pa.Array) -> Outcome:

@@ -62,10 +62,14 @@ Expression: TypeAlias = Column | Constant | Call
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields under names: a struct is known to the compiler alone, and travels as one column a field."""
+    """A struct that the compiler knows by its fields; ``present``: where it is not null, None if it never is."""
 
-    names: tuple[str, ...]
-    fields: tuple[Expression, ...]
+    fields: tuple[Value, ...]
+    type: pa.DataType
+    present: Expression | None = None
+
+
+Value: TypeAlias = Expression | Struct
 
 
 def columns_of(expressions: Iterable[Expression]) -> set[str]:
