@@ -56,9 +56,9 @@ def session(
     gap: Duration, by: Columns | None, time: str, *, emit: Emit = "append", **aggregations: Aggregation
 ) -> Sessions:
     """Rows of a key that come within ``gap`` of one another: ``op.session("30 min", "user", "time", n=op.count())``."""
-    if taken := [name for name in (START, END, "meaning") if name in aggregations]:
+    if taken := [name for name in (START, END, "meaning", "late") if name in aggregations]:
         raise Invalid(f"session: {taken[0]!r} cannot name an aggregation: the name is taken; choose another")
-    return Sessions(by, emit, START, END, time=time, gap=gap, meaning=None, **aggregations)
+    return Sessions(by, emit, START, END, time=time, gap=gap, meaning=None, late=False, **aggregations)
 
 
 __all__ = [

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+
 from holdfast.operators import Operator, State
 from holdfast.operators.contract import description_of
 from holdfast.operators.description import Description

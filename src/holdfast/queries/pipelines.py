@@ -34,7 +34,8 @@ def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: 
     entering = op.map(keyed) if lowest.alone else None
     steps = [op.source(SOURCE, entering, parallelism=source_parallelism, event_time=timed)]
     for place, (node, operator) in enumerate(zip(split.nodes, operators, strict=True)):
+        behind = operator
         if place:
-            operator = Behind(operator, split.nodes[place - 1].finish(), split.between[place - 1], node.alone)
-        steps.append(op.step(node.name, operator, steps[-1].name, parallelism=1 if node.alone else parallelism))
+            behind = Behind(operator, split.nodes[place - 1].finish(), split.between[place - 1], node.alone)
+        steps.append(op.step(node.name, behind, steps[-1].name, parallelism=1 if node.alone else parallelism))
     return op.Pipeline(*steps)

@@ -18,7 +18,6 @@ from holdfast.operators import Operator
 from holdfast.operators.grouped import Emit
 from holdfast.queries.plans import Plans, items, type_of
 
-
 Finish = Callable[[pa.Table], pa.Table]
 
 

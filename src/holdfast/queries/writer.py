@@ -23,6 +23,7 @@ from holdfast.runtime.spark.starting import begin, default_nodes
 from holdfast.state.files import open_files
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 Batches = Callable[[DataFrame, int], None]
 
 
@@ -46,6 +47,10 @@ class Query(Job):
             self.delivery.wait(self.driver.snapshot.head)
         if (error := self.exception()) is not None:
             raise error
+
+    def pace(self) -> None:
+        """Whoever takes batches may be a few epochs behind, not more."""
+        self.delivery.pace()
 
     def _look(self) -> tuple[int | None, int]:
         seen = self._driver.snapshot if self._driver is not None else None
@@ -214,9 +219,8 @@ class Writer:
             batches(split.above(spark.createDataFrame(answers)), epoch)
 
         def hear(told: Output) -> None:
-            if early is not None:
-                early(split.above(spark.createDataFrame(split.top.finished(told.table))), told.epoch, told.fidelity)
-            made[0].delivery.pace()
+            assert early is not None
+            early(split.above(spark.createDataFrame(split.top.finished(told.table))), told.epoch, told.fidelity)
 
         early = self._early
 
@@ -227,7 +231,9 @@ class Writer:
         made: list[Query] = []
         if self._name is not None and any(query.name == self._name for query in spark.streams.active):
             raise Invalid(f"queryName {self._name!r}: a query of that name is running")
-        edge = Edge(self._trigger, self._name, split.watermarked, hear, self._listeners)
+        idles = bool(self._mode != "complete" and pipeline.timed) and spark.conf.get(NO_DATA, "true") == "true"
+        sink = hear if early is not None else None
+        edge = Edge(self._trigger, self._name, split.watermarked, idles, sink, self._listeners)
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
         made[0].delivery.begin()
         return made[0]

@@ -41,6 +41,9 @@ class Job:
     def id(self) -> str:
         return self.driver.config.job
 
+    def pace(self) -> None:
+        """Returns when another epoch may come. On the stream's own thread."""
+
     # What StreamingQuery has
 
     @property

@@ -42,12 +42,14 @@ class _Closed(Exception):
 @dataclass(frozen=True, slots=True)
 class Edge:
     """How the stream is read, and who is told. ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``:
-    Spark keeps the watermark, by ``withWatermark``. ``bounded``: nothing follows the ``epochs``.
+    Spark keeps the watermark, by ``withWatermark``; ``idles``: an epoch without rows is run when it has moved and nothing
+    comes. ``bounded``: nothing follows the ``epochs``.
     """
 
     trigger: Mapping[str, Any]
     name: str | None = None
     watermarked: bool = False
+    idles: bool = False
     sink: Sink | None = None
     listeners: tuple[Listener, ...] = ()
     epochs: int | None = None
@@ -65,8 +67,8 @@ class Edge:
 
 class StreamSource:
     """``log``: where Structured Streaming keeps its own. ``on_error``: the stream has ended by itself, with this; with
-    None if it was to end. ``idle``: those epochs that have no rows; when None, all have. ``head``: the newest epoch
-    that the job has.
+    None if it was to end. ``idle``: those epochs that have no rows. ``head``: the newest epoch that the job has.
+    ``pace``: returns when another epoch may come.
     """
 
     def __init__(
@@ -75,14 +77,15 @@ class StreamSource:
         log: str,
         edge: Edge,
         on_error: Callable[[HoldfastError | None], None],
-        idle: IdleEpochs | None = None,
-        head: Callable[[], int] = lambda: -1,
+        idle: IdleEpochs,
+        head: Callable[[], int],
+        pace: Callable[[], None],
     ) -> None:
         self._frame, self._columns = _one_stream(streams)
         self._log = log
         self._edge = edge
         self._on_error = on_error
-        self._idle, self._head = idle, head
+        self._idle, self._head, self._pace = idle, head, pace
         self._batch: int | None = None
         """Spark's last batch; and by which watermark the last epoch went."""
         self._went_by: int | None = None
@@ -120,12 +123,11 @@ class StreamSource:
 
     def _each(self, frame: DataFrame, batch: int) -> None:
         """On the stream's own thread: an epoch is over when it is released."""
+        self._pace()
         with self._turn:
-            epoch = batch
-            if self._idle is not None:
-                epoch = self._idle.epoch_of(batch)
-                if (before := self._idle.last()) is not None and before.batch < batch and before.epoch > self._head():
-                    self._offer_idle(before)
+            epoch = self._idle.epoch_of(batch)
+            if (before := self._idle.last()) is not None and before.batch < batch and before.epoch > self._head():
+                self._offer_idle(before)
             watermark = self._watermark()
             self._give(epoch, Batch(frame, self._columns, epoch == self._edge.last, watermark))
             self._batch, self._went_by = batch, watermark
@@ -143,7 +145,7 @@ class StreamSource:
     def _idles(self) -> None:
         """The last batch is through, and there is no other: if it has moved the watermark, an epoch goes by that."""
         with self._turn:
-            if self._idle is None or self._batch is None or self._went_by is None:
+            if not self._edge.idles or self._batch is None or self._went_by is None:
                 return
             watermark = self._tracked()
             if watermark > self._went_by:

@@ -65,7 +65,7 @@ def start(
     ``watermarked``: sources with event time go by the watermark that Spark keeps for the stream (``withWatermark``).
     """
     triggers = {"processingTime": trigger} if isinstance(trigger, str) else trigger or {}
-    edge = Edge(triggers, name, watermarked, sink, tuple(listeners), epochs, bounded)
+    edge = Edge(triggers, name, watermarked, False, sink, tuple(listeners), epochs, bounded)
     return begin(stream, pipeline, store, nodes, Options().taking(options, flat, "start"), edge, Job)
 
 
@@ -143,8 +143,8 @@ def _launched(
     def over(error: HoldfastError | None) -> None:
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
-    idle = IdleEpochs(place.files) if edge.watermarked and config.pipeline.timed and _idles(spark) else None
-    source = StreamSource(streams, f"{place.url}/spark", edge, over, idle, lambda: handle.driver.snapshot.head)
+    head, idle = (lambda: handle.driver.snapshot.head), IdleEpochs(place.files)
+    source = StreamSource(streams, f"{place.url}/spark", edge, over, idle, head, handle.pace)
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
@@ -206,11 +206,6 @@ def _nodes(
     if is_local(str(context.master)):
         return LogicalNodes(count, context.defaultParallelism, local, rejoin_after, domains)
     return Executors(context, local, domains)
-
-
-def _idles(spark: SparkSession) -> bool:
-    """Whether epochs without rows are wanted, where the watermark has moved: Spark's own setting."""
-    return spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true") == "true"
 
 
 def default_nodes(spark: SparkSession) -> int:
