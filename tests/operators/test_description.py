@@ -16,6 +16,7 @@ from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.contract import description_of
 from holdfast.operators.description import ANSWERS, as_json, change, remembers, told
+from holdfast.operators.first_rows import FirstRows
 from holdfast.operators.grouped import Grouped
 from holdfast.state import StateSchema
 
@@ -90,6 +91,10 @@ READY: list[tuple[op.Operator, str]] = [
     (op.chain(first, op.filter(pl.col("a"))), 'first version 1, then filter col("a")'),
     (op.FunctionOperator(first, SCHEMA, version=7), "first version 7"),
     (Grouped("word", "update", None, None, {"word": "lower(w)"}, n=op.count()), "count() by word; word is lower(w)"),
+    (
+        FirstRows("word", "t", 5_000_000, {"word": "lower(w)"}),
+        "the first row by word, forgotten 5 s after t; word is lower(w)",
+    ),
     (Own(), "Own version 1"),
     (Newer(), "Newer version 2024-05"),
 ]
