@@ -17,6 +17,7 @@ from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.contract import description_of
 from holdfast.operators.description import ANSWERS, as_json, change, remembers, told
+from holdfast.operators.first_rows import FirstRows
 from holdfast.operators.grouped import Grouped
 from holdfast.operators.stream_join import Half, StreamJoin
 from holdfast.state import StateSchema
@@ -96,6 +97,10 @@ READY: list[tuple[op.Operator, str]] = [
     (
         StreamJoin("k", ONE, TWO, "left", [("a", "<", "b")], {"a": "at + 1"}),
         "left join of two streams by k, a < b; a is at + 1",
+    ),
+    (
+        FirstRows("word", "t", 5_000_000, {"word": "lower(w)"}),
+        "the first row by word, forgotten 5 s after t; word is lower(w)",
     ),
     (Own(), "Own version 1"),
     (Newer(), "Newer version 2024-05"),

@@ -152,9 +152,15 @@ def _stream_joined(does: Description) -> str:
     return f"{does['how']} join of two streams by {', '.join(does['by'])}{where}{_meant(does)}"
 
 
+def _first_rows(does: Description) -> str:
+    forgotten = f", forgotten {_time(does['keeps_us'])} after {does['time']}" if does["keeps_us"] is not None else ""
+    return f"the first row by {', '.join(does['by'])}{forgotten}{_meant(does)}"
+
+
 _WORDS: Mapping[str, Callable[[Description], str]] = {
     "aggregate": lambda does: f"{_aggregates(does)}{_lasting(does)}",
     "grouped": _grouped,
+    "first rows": _first_rows,
     "combine": lambda does: f"{_aggregates(does)} within an epoch",
     "window": _windowed,
     "sessions": _sessions,

@@ -20,15 +20,16 @@ class Behind(Operator):
     """``inner``, whose rows ``made`` of the answers of the operator before it; senders do that, before rows are routed.
 
     ``finish``: first turns what that operator has said into its answers. ``alone``: all rows are one group.
+    ``trails``: so many microseconds behind the watermark that operator may still answer for.
     """
 
-    def __init__(self, inner: Operator, finish: Finish, made: Between, alone: bool) -> None:
-        self._inner, self._finish, self._made, self._alone = inner, finish, made, alone
+    def __init__(self, inner: Operator, finish: Finish, made: Between, alone: bool, trails: int) -> None:
+        self._inner, self._finish, self._made, self._alone, self._trails = inner, finish, made, alone, trails
         self.tables, self.by = inner.tables, inner.by
         self.event_time, self.horizon = inner.event_time, inner.horizon
 
     def describe(self) -> Description:
-        return {**description_of(self._inner), "made": self._made.version}
+        return {**description_of(self._inner), "made": self._made.version, "trails_us": self._trails}
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         if batch.num_columns:
@@ -37,7 +38,15 @@ class Behind(Operator):
         return self._inner.prepare(stream, batch)
 
     def process_inputs(self, inputs: Mapping[str, pa.Table], state: State) -> pa.Table | None:
-        return self._inner.process_inputs(inputs, state)
+        before, now = state.watermark_before, state.watermark
+        state.watermark_before, state.watermark = self._trailing(before), self._trailing(now)
+        try:
+            return self._inner.process_inputs(inputs, state)
+        finally:
+            state.watermark_before, state.watermark = before, now
+
+    def _trailing(self, watermark: int | None) -> int | None:
+        return None if watermark is None else watermark - self._trails
 
 
 def made_of(lower: Stateful, passed: Sequence[Any], upper: Stateful) -> Between:

@@ -102,6 +102,7 @@ class Pairs(Stateful):
         self._rest: list[Any] = []
         self._take_conditions()
         self._one_stream()
+        self.trails = max((branch.over[1] for branch in self._sides if branch.over is not None), default=0)
         texts = [f"{each.child().sql()}" for each in self._sides[RIGHT].keys]
         self.meaning = {str(each.name()): str(each.child().sql()) for b in self._sides for each in b.columns}
         for key, other in zip(self._sides[LEFT].keys, texts, strict=True):

@@ -36,6 +36,7 @@ def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: 
     for place, (node, operator) in enumerate(zip(split.nodes, operators, strict=True)):
         behind = operator
         if place:
-            behind = Behind(operator, split.nodes[place - 1].finish(), split.between[place - 1], node.alone)
+            trails = sum(each.trails for each in split.nodes[:place])
+            behind = Behind(operator, split.nodes[place - 1].finish(), split.between[place - 1], node.alone, trails)
         steps.append(op.step(node.name, behind, steps[-1].name, parallelism=1 if node.alone else parallelism))
     return op.Pipeline(*steps)

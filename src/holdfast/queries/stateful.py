@@ -84,11 +84,13 @@ class Stateful:
     ``columns``: named expressions over ``child``, which is everything below; ``meaning``: what is behind each.
     ``values``: its answers, under the ids that the plan above refers to; ``projections`` stand between these and the
     node's own output. ``closes``: the column by whose time state is let go of. ``alone``: it cannot be cut by key.
+    ``trails``: its answers may be so many microseconds older than the watermark.
     """
 
     name: str
     closes: str | None = None
     alone: bool = False
+    trails: int = 0
 
     def __init__(self, plans: Plans, child: Any) -> None:
         self.plans, self.child = plans, child

@@ -65,10 +65,8 @@ def columns(rows: dict[int, list[tuple[object, ...]]], functions: tuple[str, ...
             for place, each in enumerate(functions)}  # fmt: skip
 
 
-@pytest.mark.parametrize("functions", [MERGING, LISTING], ids=["merging", "listing"])
-def test_every_batch_is_that_of_structured_streaming(
-    events: DataFrame, tmp_path: Path, functions: tuple[str, ...]
-) -> None:
+def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path: Path) -> None:
+    functions = MERGING + LISTING
     frame = computed(events, functions)
     ours = answers(holdfast.writeStream(frame), "update", tmp_path / "ours")
     theirs = by_spark(frame, "update", tmp_path / "theirs")
@@ -76,6 +74,7 @@ def test_every_batch_is_that_of_structured_streaming(
     assert ours == theirs and len(ours) == BATCHES
 
 
+@pytest.mark.long
 def test_distinct_values_are_those_of_all_rows_so_far(
     events: DataFrame, spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:

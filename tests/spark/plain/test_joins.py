@@ -100,6 +100,12 @@ def sql(views: DataFrame, clicks: DataFrame) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
     "inner": (lambda v, c: ranged(v, c, "inner"), "append"),
     "left": (lambda v, c: ranged(v, c, "left"), "append"),
+    "inner, then windows": (
+        lambda v, c: ranged(v, c, "inner").groupBy(F.window("seen", "5 minutes"), "user").agg(
+            F.count("*"), F.sum("cost"), F.max(F.col("page") + 1)
+        ),
+        "append",
+    ),
     "right": (lambda v, c: ranged(v, c, "right").select("v.ad", "user", "cost", "tags"), "append"),
     "full": (
         lambda v, c: ranged(v.dropna(subset="ad"), c.dropna(subset="ad"), "full").where("page is null or page > 1"),
@@ -190,7 +196,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame, DataFrame], DataFrame], str]] = {
         r"the condition \(\(v.page = 1\) OR \(c.user = 'u'\)\) of an outer join of two streams is not covered; compare",
     ),
     "lists": (lambda v, c: v.join(c.select(F.array("user").alias("tags")), "tags"), "a array<string> is not compared"),
-    "below": (lambda v, c: ranged(v, c, "inner").groupBy("v.ad").count(), "Join of two streams below the aggregate"),
     "two times": (
         lambda v, c: v.withWatermark("seen", "1 hour").withColumn("again", F.col("seen")).join(c, "ad"),
         "one side has several event times, seen and again",

@@ -226,10 +226,6 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "no state": (lambda e: e.where("x > 0"), "no stateful node in the plan: a query without state loses none"),
     "sorted": (lambda e: e.groupBy("k").count().orderBy("k"), "Sort above a node with state is not covered: sort in"),
     "limited": (lambda e: e.groupBy("k").count().limit(2), "GlobalLimit above a node with state is not covered"),
-    "two streams": (
-        lambda e: timed(e).join(timed(e).select("k", F.col("ts").alias("t")), "k").groupBy("k").count(),
-        "Join of two streams below the aggregate is not covered",
-    ),
 }
 
 
