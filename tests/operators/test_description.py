@@ -164,6 +164,7 @@ CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], 
             "time": "t",
             "gap": "1 s",
             "meaning": {},
+            "late": False,
             "n": op.count(),
         },
         {"by": "j", "emit": "update", "start": "a", "end": "b", "time": "u", "gap": "2 s", "meaning": {"k": "x"}}

@@ -107,6 +107,7 @@ class Sessions(Operator):
             "end": self._end,
             "gap_us": self._gap,
             "closes": self._closes,
+            "late": self.event_time,
         }
         does |= {"meaning": self._meaning} if self._meaning else {}
         return {**does, ANSWERS: {"emit": self._emit}}

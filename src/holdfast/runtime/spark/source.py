@@ -42,8 +42,8 @@ class _Closed(Exception):
 @dataclass(frozen=True, slots=True)
 class Edge:
     """How the stream is read, and who is told. ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``:
-    Spark keeps the watermark, by ``withWatermark``; ``idles``: an epoch without rows is run when it has moved and nothing
-    comes. ``bounded``: nothing follows the ``epochs``.
+    Spark keeps the watermark, by ``withWatermark``; ``idles``: an epoch without rows is run when it has moved and
+    nothing comes. ``bounded``: nothing follows the ``epochs``.
     """
 
     trigger: Mapping[str, Any]
