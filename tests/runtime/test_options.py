@@ -27,7 +27,7 @@ RACKS = Domains({"node-0": "rack-1"})
 ARRIVES: dict[str, tuple[object, Callable[[JobConfig, Options], object]]] = {
     "budget": (2.0, lambda config, _: config.budget),
     "survive": (1, lambda config, _: config.settings.survive),
-    "domains": (RACKS, lambda _, options: options.replication.apart),
+    "domains": (RACKS, lambda _, options: options.replication.apart()),
     "recovery": ("blocking", lambda config, _: config.settings.recovery),
     "scheduler": ("best-density", lambda config, _: config.settings.scheduler),
     "capacity": (3.0, lambda config, _: config.settings.capacity),
@@ -92,6 +92,13 @@ def test_what_follows_from_nothing_or_from_one_another() -> None:
     assert not config(taken(checkpoint_every=10)).settings.young
     assert config(taken(answer_within="500ms")).settings.restore_within == 0.5
     assert config(taken(pool=2)).most_nodes == 5
+
+
+def test_groups_with_the_same_fields_are_equal() -> None:
+    for group in GROUPS:
+        assert group() == group()
+    racks = {"node-0": "rack-1"}
+    assert Replication(replicas=["counts/0"], domains=racks) == Replication(replicas=("counts/0",), domains=racks)
 
 
 def test_a_name_departs_from_the_group_it_is_given_with() -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from total import Total
 
+from holdfast import Drill, Replication
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
@@ -128,8 +129,8 @@ def test_lost_nodes_are_recovered_exactly(spark: Any, tmp_path: Path) -> None:
     faults = parse_faults(["kill node-1 at epoch 3", "kill node-0,node-2 at epoch 6", "join node-0 after 1s"])
     finished(
         start(
-            numbers(spark), counting(3), store=tmp_path, nodes=3, epochs=12, checkpoint_every=4, faults=faults,
-            rejoin_after=2.0, replicas=["counts/1"],
+            numbers(spark), counting(3), Drill(faults, rejoin_after=2.0), Replication(replicas=["counts/1"]),
+            store=tmp_path, nodes=3, epochs=12, checkpoint_every=4,
         )
     )  # fmt: skip
     assert totals(tmp_path) == expected(12)
@@ -330,3 +331,5 @@ def test_what_is_typed_wrong_is_told_in_one_line(spark: Any, tmp_path: Path) -> 
         start(numbers(spark), Pipeline(op.source("rows")), store=tmp_path)
     with pytest.raises(Invalid, match="recovery must be one of"):
         start(numbers(spark), counting(), store=tmp_path, recovery="magic")
+    with pytest.raises(Invalid, match="start 'budgets': did you mean budget"):
+        start(numbers(spark), counting(), store=tmp_path, budgets=2.0)

@@ -60,10 +60,10 @@ class Replication:
         check(self, "survive", lambda n: n == "domain" or index(n) >= 1, "a number of nodes, 1 or more, or domain")
         if self.budget is not None and self.replicas:
             raise Invalid("replicas and budget: give one of them; a budget lets the planner choose the replicas")
-        object.__setattr__(self, "domains", self.apart)
+        self.apart()
 
-    @property
     def apart(self) -> Domains:
+        """What tells who fails together."""
         return self.domains if isinstance(self.domains, Domains) else Domains(self.domains)
 
 

@@ -113,7 +113,7 @@ def _launched(
     handle: Job, config: JobConfig, place: Store, streams: Mapping[str, DataFrame], edge: Edge, options: Options
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
-    spark, drill, domains = next(iter(streams.values())).sparkSession, options.drill, options.replication.apart
+    spark, drill, domains = next(iter(streams.values())).sparkSession, options.drill, options.replication.apart()
     directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
     nodes = _nodes(spark, config.settings.nodes, Path(config.local), drill.rejoin_after, domains)
     loop = Loop()
