@@ -168,7 +168,7 @@ CHANGES: list[tuple[Callable[..., op.Operator], dict[str, Any], dict[str, Any], 
             "n": op.count(),
         },
         {"by": "j", "emit": "update", "start": "a", "end": "b", "time": "u", "gap": "2 s", "meaning": {"k": "x"}}
-        | {"n": op.count("v"), "aggregations": ()},
+        | {"n": op.count("v"), "late": None, "aggregations": ()},
         {"emit"},
     ),
     (
