@@ -47,7 +47,7 @@ class Between:
 
     def apply(self, table: pa.Table) -> pa.Table:
         """As Spark would; HoldfastError where it would raise an ANSI error."""
-        table = table.select(self.reads or table.column_names[:1])
+        table = table.select(self.reads or table.column_names[:1]).combine_chunks()  # of many tasks, in many pieces
         for step in self.steps:
             if isinstance(step, Keep):
                 table = table.filter(Evaluation(table).column(step.condition).fill_null(False))
