@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLASSES := .venv/spark.jsa
 
-.PHONY: demo test long docs-blocks lint fuzz picture setup java clean
+.PHONY: demo test long docs-blocks lint fuzz fuzz-queries picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java $(CLASSES)
@@ -54,6 +54,12 @@ COUNT ?= 100000
 FIRST ?= 1000000
 fuzz: $(READY)
 	$(BIN)/python -m holdfast.runtime.simulation.fuzzing --first $(FIRST) --count $(COUNT)
+
+# Plain queries composed from a grammar, each by Structured Streaming and by Holdfast: make fuzz-queries N=200 SEED=1000
+N ?= 200
+SEED ?= 1000
+fuzz-queries: setup
+	HOLDFAST_QUERIES=$(N) HOLDFAST_FIRST=$(SEED) $(BIN)/python -m pytest tests/spark/plain/test_composed.py -q
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,123 @@
+"""Queries composed from a grammar: rows, keys, windows, functions, what is above, and a mode. By a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+KEYS = ["k", "n % 3", "day", "yes", "cents", "x > 0", "upper(k)", "struct(k, day)", "n"]
+FUNCTIONS = [
+    "count(*)", "count({})", "sum(n)", "sum(cents)", "avg(n)", "avg(cents)", "avg(x)", "min({})", "max({})", "max(x)",
+    "stddev(n)", "var_pop(cents)", "count_if(n > 3)", "bool_or(yes)", "approx_count_distinct({})", "min(struct(k, n))",
+    "skewness(n)", "corr(n, x)", "percentile_approx(n, 0.5)", "sort_array(collect_set({}))", "sum(n * 2 - 1)", "try_avg(n)",
+]  # fmt: skip
+"""None whose answer depends on the order of rows."""
+COLUMNS = ["k", "n", "day", "cents", "ts", "yes"]
+FILTERS = ["n > 2", "k is not null", "yes", "x < 5", "cents > 20 or k = 'ann'"]
+WINDOWS = ["tumbling", "sliding", "session", "moment"]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """``text`` says what it is."""
+
+    frame: DataFrame
+    mode: str
+    text: str
+
+
+def composed(events: DataFrame, seed: int) -> Composed:
+    draw = random.Random(seed)
+    rows, words = _rows(events, draw)
+    kind = draw.choices(["groups", "windows", "duplicates", "twice"], [4, 5, 2, 1])[0]
+    if kind == "duplicates":
+        return _duplicates(rows, words, draw)
+    if kind == "twice":
+        return _twice(rows, words, draw)
+    keys = draw.sample(KEYS, draw.choice([0, 1, 1, 2]))
+    modes, window = ["update", "complete"], ""
+    by: list[Column | str] = [F.expr(key).alias(f"key{number}") for number, key in enumerate(keys)]
+    if kind == "windows":
+        window = draw.choice(WINDOWS)
+        if window == "session" and not keys:
+            by, keys = [F.col("k")], ["k"]
+        rows = rows.withWatermark("ts", draw.choice(["0 seconds", "10 minutes", "30 minutes"]))
+        by.insert(draw.randrange(len(by) + 1), _window(window, draw))
+        modes = ["append", "complete"] if window == "session" else ["append", "append", "update", "complete"]
+    functions = _functions(draw)
+    frame = rows.groupBy(*by).agg(*(F.expr(each).alias(f"f{number}") for number, each in enumerate(functions)))
+    words += [f"by {', '.join(keys) or 'nothing'} {window}", ", ".join(functions)]
+    if draw.random() < 0.4:
+        above = draw.choice(["f0 is not null", "length(string(f0)) > 1", "hash(f0) % 3 <> 0"])
+        frame, words = frame.where(above), [*words, f"where {above}"]
+    if draw.random() < 0.3:
+        frame, words = frame.selectExpr("*", "coalesce(string(f0), 'none') as text"), [*words, "and text"]
+    mode = draw.choice(modes)
+    return Composed(frame, mode, "; ".join([*words, mode]))
+
+
+def _rows(events: DataFrame, draw: random.Random) -> tuple[DataFrame, list[str]]:
+    rows, words = events, []
+    if draw.random() < 0.3:
+        chosen = draw.choice(FILTERS)
+        rows, words = rows.where(chosen), [f"rows with {chosen}"]
+    match draw.randrange(6):
+        case 0:
+            names = events.sparkSession.createDataFrame([("ann", 1), ("bob", 2)], "k string, team int")
+            return rows.join(names, "k", draw.choice(["inner", "left"])).drop("team"), [*words, "joined with a table"]
+        case 1:
+            return rows.union(rows.where("n = 4")), [*words, "a union"]
+    return rows, words
+
+
+def _functions(draw: random.Random) -> list[str]:
+    made = []
+    for _ in range(draw.choice([1, 2, 3, 5])):
+        function = draw.choice(FUNCTIONS).format(draw.choice(COLUMNS))
+        if draw.random() < 0.25 and not function.startswith("sort_array"):
+            function += f" filter (where {draw.choice(FILTERS)})"
+        made.append(function)
+    return made
+
+
+def _window(window: str, draw: random.Random) -> Column | str:
+    match window:
+        case "tumbling":
+            return F.window("ts", draw.choice(["5 minutes", "17 minutes", "1 hour"]))
+        case "sliding":
+            return F.window("ts", *draw.choice([("10 minutes", "5 minutes"), ("12 minutes", "5 minutes", "1 minute")]))
+        case "session":
+            return F.session_window("ts", draw.choice(["20 seconds", "3 minutes"]))
+    return "ts"
+
+
+def _duplicates(rows: DataFrame, words: list[str], draw: random.Random) -> Composed:
+    keys = draw.sample(["k", "n", "day", "yes"], draw.choice([1, 2, 3]))
+    modes = ["append", "update"]
+    match draw.randrange(3):
+        case 0:
+            frame, how = rows.select(*keys).dropDuplicates(), "duplicates"
+        case 1:
+            timed = rows.withWatermark("ts", "10 minutes").select("ts", *keys)
+            frame, how = timed.dropDuplicates(["ts", *keys]), "duplicates by time"
+        case _:
+            timed = rows.withWatermark("ts", draw.choice(["5 minutes", "1 hour"])).select("ts", *keys)
+            frame, how = timed.dropDuplicatesWithinWatermark(keys).select(*keys), "duplicates within the watermark"
+    mode = draw.choice(modes)
+    return Composed(frame, mode, "; ".join([*words, f"{how} of {', '.join(keys)}", mode]))
+
+
+def _twice(rows: DataFrame, words: list[str], draw: random.Random) -> Composed:
+    timed = rows.withWatermark("ts", draw.choice(["0 seconds", "10 minutes"]))
+    small, large = draw.choice([("5 minutes", "20 minutes"), ("2 minutes", "10 minutes")])
+    first = timed.groupBy(F.window("ts", small), "k").agg(F.sum("n").alias("a"), F.count("*").alias("c"))
+    if draw.random() < 0.5:
+        first = first.where("c > 1").withColumn("a", F.expr("a * 2 + c"))
+    again = F.window("window", large) if draw.random() < 0.5 else F.window(F.window_time("window"), large)
+    by = [again, *(["k"] if draw.random() < 0.5 else [])]
+    functions = draw.sample(["sum(a)", "max(c)", "avg(a)", "count(a)", "min(a + c)", "stddev(c)"], 2)
+    frame = first.groupBy(*by).agg(*(F.expr(each).alias(f"f{number}") for number, each in enumerate(functions)))
+    return Composed(frame, "append", "; ".join([*words, f"{small}, then {large}: {', '.join(functions)}", "append"]))

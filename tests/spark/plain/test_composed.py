@@ -1,0 +1,63 @@
+"""Queries that nobody wrote: composed from a grammar, each batch that of Structured Streaming.
+
+A few of them in every run; more by ``make fuzz-queries N=200 FIRST=1000``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from composing import composed
+from pyspark.sql import DataFrame, SparkSession
+from side_by_side import SCHEMA, answers, by_spark
+
+import holdfast
+
+pytestmark = pytest.mark.spark
+
+FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "6"))
+BATCHES, ROWS = 3, 50
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Streams: one with nulls and late rows; one whose second batch is empty; one without nulls and with few keys."""
+    return [_written(tmp_path_factory.mktemp("stream"), seed) for seed in range(3)]
+
+
+def _written(folder: Path, seed: int) -> Path:
+    draw = random.Random(seed)
+    nulls = [None] if seed < 2 else []
+    for batch in range(BATCHES):
+        rows = []
+        for number in range(0 if seed == 1 and batch == 1 else ROWS):
+            minute = batch * 20 + draw.randrange(20) - draw.choice((0, 0, 0, 35, 70))
+            moment = f"2026-03-29 {5 + minute // 60:02d}:{minute % 60:02d}:{number % 60:02d}"
+            rows.append({
+                "k": draw.choice(["ann", "bob", "cy", *nulls]), "n": draw.choice([*range(9), *nulls]),
+                "x": draw.choice([round(draw.uniform(-5, 9), 3), -0.0, 0.0, "NaN", *nulls]),
+                "cents": draw.choice([f"{draw.randrange(9999) / 100:.2f}", *nulls]),
+                "ts": draw.choice([*15 * [moment], *nulls]), "day": f"2026-01-{1 + draw.randrange(3):02d}",
+                "yes": draw.choice([True, False, *nulls]),
+            })  # fmt: skip
+        path = folder / f"{batch}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_700_000_000 + batch,) * 2)
+    return folder
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + MANY))
+def test_a_composed_query_is_that_of_structured_streaming(
+    spark: SparkSession, folders: list[Path], tmp_path: Path, seed: int
+) -> None:
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
+    events: DataFrame = stream.json(str(folders[seed % 3]))
+    query = composed(events, seed)
+    ours = answers(holdfast.writeStream(query.frame), query.mode, tmp_path / "ours")
+    theirs = by_spark(query.frame, query.mode, tmp_path / "theirs")
+    assert ours == theirs, query.text
