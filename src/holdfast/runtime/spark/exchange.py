@@ -77,6 +77,8 @@ class Exchange:
         """A batch as Arrow record batch messages, and the number of its partitions; read at one of these locations."""
         java = self._java_rdd.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
         count = java.getNumPartitions()
+        if not count:  # an empty file: the epoch has a watermark all the same, and somebody must tell it
+            java, count = self._context._jsc.parallelize(self._list(), 1), 1
         if locations:
             java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
         return RDD(java, self._context, NoOpSerializer()), count
