@@ -115,7 +115,7 @@ def fuzzed(spark: SparkSession, seed: int, ansi: bool, count: int, tried: int) -
 
 
 @pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_expressions_of_a_grammar(spark: SparkSession, seed: int, ansi: bool) -> None:
     fuzzed(spark, seed, ansi, count=60, tried=5)
 

@@ -65,6 +65,7 @@ def columns(rows: dict[int, list[tuple[object, ...]]], functions: tuple[str, ...
             for place, each in enumerate(functions)}  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path: Path) -> None:
     functions = MERGING + LISTING
     frame = computed(events, functions)

