@@ -379,6 +379,7 @@ def batch(epoch):
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_ones_own_pipeline_on_spark_without_a_key(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(OWN)

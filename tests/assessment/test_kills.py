@@ -95,6 +95,7 @@ def test_kills_that_make_no_sense(changes: Any, message: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_killing_shows_in_first_answers_and_replicas_prevent_it(spark: Any, tmp_path: Path) -> None:
     def make() -> Any:
         return market(rate=2500, epochs=5)

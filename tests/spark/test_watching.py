@@ -14,6 +14,7 @@ from commands import DEADLINE, running
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_its_verdict_and_a_page(
     tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> None:

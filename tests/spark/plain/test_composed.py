@@ -19,7 +19,7 @@ import holdfast
 
 pytestmark = pytest.mark.spark
 
-FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "6"))
+FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "4"))
 BATCHES, ROWS = 3, 50
 
 

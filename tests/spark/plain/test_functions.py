@@ -87,6 +87,7 @@ def test_distinct_values_are_those_of_all_rows_so_far(
         assert columns({epoch: ours[epoch]}, BY_BATCH) == columns(theirs, BY_BATCH)
 
 
+@pytest.mark.long
 def test_a_node_dies_and_lists_stay_what_they_are(events: DataFrame, tmp_path: Path) -> None:
     """In windows that close, so that most epochs have nothing to say of most functions."""
     functions = (

@@ -154,6 +154,7 @@ def test_every_batch_is_that_of_structured_streaming(streams: Streams, tmp_path:
     assert len(ours) >= BATCHES and any(ours.values())
 
 
+@pytest.mark.long
 def test_a_node_dies_and_batches_stay_what_they_are(streams: Streams, tmp_path: Path) -> None:
     frame = QUERIES["left"][0](*streams)
     writer = holdfast.writeStream(frame)

@@ -114,8 +114,6 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
 
 
 SHORT = {
-    ("functions", "update"),
-    ("no keys", "complete"),
     ("tumbling", "append"),
     ("sliding, window alone", "append"),
     ("sql", "update"),
