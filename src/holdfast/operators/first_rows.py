@@ -69,5 +69,7 @@ class FirstRows(Operator):
     def _until(self, rows: pa.Table) -> pa.Array:
         if self._keeps is None or self._time is None:
             return pa.nulls(rows.num_rows, WINDOW_TIME)
-        times = microseconds(rows, self._time, self._who).fill_null(0)
-        return window_time(times.to_numpy(zero_copy_only=False) + self._keeps)
+        times = microseconds(rows, self._time, self._who)
+        if self._keeps:
+            times = times.fill_null(0)  # as Structured Streaming takes a row without a time; a key that has none stays
+        return window_time(pc.add(times, self._keeps))

@@ -92,7 +92,7 @@ class Grouped(Operator):
                 self._due.note(state, rows.filter(pc.invert(old.column(FOUND))))
             rows = self._aggregations.with_old(rows, old)
             state.update(rows)
-        closed = self._due.take(state) if self._time is not None else rows
+        closed = self._due.news(state) if self._time is not None else rows
         if self._emit == "complete":
             rows = state.scan()
         elif self._emit == "append":

@@ -243,7 +243,7 @@ class Sessions(Operator):
             keys = closed.select(self._keys.names).take(pa.array(first))
             owners, left = self._sessions_of(keys, state)
             self._list(keys, owners, left.column(self._start), np.arange(keys.num_rows), state)
-        return closed
+        return self._due.news_of(closed, state)
 
     def _answer(self, rows: pa.Table) -> pa.Table:
         answer = self._aggregations.finish(rows, self._span.names)

@@ -59,6 +59,14 @@ class Due:
         main.delete(due.select(self._key))
         return due.take(pa.array(np.argsort(micros_of(due, self._time), kind="stable")))
 
+    def news(self, state: State) -> pa.Table:
+        """The same, but for rows whose time had come before this epoch: somebody else has said those already."""
+        return self.news_of(self.take(state), state)
+
+    def news_of(self, due: pa.Table, state: State) -> pa.Table:
+        before = state.watermark_before
+        return due if before is None else due.filter(pa.array(micros_of(due, self._time) > before))
+
     def _crossing(self, state: State, now: int) -> pa.Table:
         soon = state.table(self._soon)
         soon.delete(soon.scan())

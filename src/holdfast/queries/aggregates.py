@@ -149,28 +149,37 @@ class Groups(Stateful):
             return Key(value, name if marked else None, None)
         span, made = self._window(child)
         proof, columns = hashlib.sha256(made.encode()).hexdigest()[:8], value.columns
-        told = "session" if session else f"window of {span / 1e6:g} s"
+        told = "session" if session else "window" if span is None else f"window of {span / 1e6:g} s"
         self.meaning |= {name: f"{told} ({proof}), {name.rpartition('_')[2]}" for name in columns}
         self.session = (columns[0], columns[1]) if session else self.session
         return Key(value, columns[-1] if marked else None, None if session else span)
 
-    def _window(self, window: Any) -> tuple[int, str]:
+    def _window(self, window: Any) -> tuple[int | None, str]:
         """Microseconds that a window lasts, and what it is made by: its end is its start plus a constant.
 
-        That is the largest which is added there. Tumbling windows are made by a Project, sliding ones by an Expand.
+        That is the largest which is added there. Tumbling windows are made by a Project, sliding ones by an Expand;
+        other names that it was given on the way are looked through.
         """
-        made = [window]
-        for node in nodes_of(self.child) if kind(window) == "AttributeReference" else ():
-            if kind(node) == "Project":
-                named = [each for each in items(node.projectList()) if kind(each) == "Alias"]
-                made += [each.child() for each in named if each.exprId().equals(window.exprId())]
-            elif kind(node) == "Expand":
-                places = [n for n, each in enumerate(items(node.output())) if each.exprId().equals(window.exprId())]
-                made += [node.projections().apply(0).apply(place) for place in places]
-        inner = [each for expression in made for each in expressions_of(expression)]
-        ends = [each for each in inner if kind(each) == "Add" and kind(each.right()) == "Literal"]
+        made, nodes = window, nodes_of(self.child)
+        while kind(made) == "AttributeReference":
+            origin = next(filter(None, (_made_by(node, made) for node in nodes)), None)
+            if origin is None:
+                break
+            made = origin
+        ends = [each for each in expressions_of(made) if kind(each) == "Add" and kind(each.right()) == "Literal"]
         spans = [int(each.right().value()) for each in ends if type_of(each.right()).typeName() == "long"]
-        return max(spans, default=1), "; ".join(str(expression.sql()) for expression in made)
+        return max(spans, default=None), str(made.sql())
+
+
+def _made_by(node: Any, attribute: Any) -> Any:
+    """What a node computes under the name of this attribute; None if it does not."""
+    if kind(node) == "Expand":
+        places = [n for n, each in enumerate(items(node.output())) if each.exprId().equals(attribute.exprId())]
+        return next((node.projections().apply(0).apply(place) for place in places), None)
+    listed = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(kind(node))
+    named = items(getattr(node, listed)()) if listed is not None else []
+    same = [each.child() for each in named if kind(each) == "Alias" and each.exprId().equals(attribute.exprId())]
+    return same[0] if same else None
 
 
 def keyed(rows: pa.Table) -> pa.Table:

@@ -54,4 +54,5 @@ def made_of(lower: Stateful, passed: Sequence[Any], upper: Stateful) -> Between:
     given = {int(value.attribute.exprId().id()): value.columns for value in lower.values}
     projections = [items(each) for each in reversed(lower.projections)]
     wanted = [(str(each.name()), each.child()) for each in upper.columns]
-    return between(lower.plans, [*passed, *projections], given, wanted)
+    filters = [lower.plans.filtered(condition, lower.child) for condition in reversed(lower.filters)]
+    return between(lower.plans, [*passed, *projections, *filters], given, wanted)

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.operators import Operator
 from holdfast.operators.grouped import Emit
 from holdfast.operators.stream_join import LEFT, RIGHT, SIDE, Comparison, Half, Kind, StreamJoin
-from holdfast.queries.plans import Plans, items, kind, type_of
+from holdfast.queries.plans import Plans, items, kind, nodes_of, type_of
 from holdfast.queries.stateful import NotCovered, Stateful, Value
 
 DELAY, WINDOW = "spark.watermarkDelayMs", "spark.timeWindow"
@@ -41,7 +40,11 @@ def of_streams(plan: Any) -> bool:
 def pushed(plans: Plans, plan: Any) -> Any:
     """Conditions where the joins are, and no column that nobody reads: as Spark has it when it looks at watermarks."""
     optimizer = plans.catalyst.optimizer
-    for rule in ("RewriteWithExpression", "ConstantFolding", "PushDownPredicates", "ColumnPruning"):
+    rules = ["RewriteWithExpression", "ConstantFolding", "PushDownPredicates", "ColumnPruning"]
+    clock = plans.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if plan.containsPattern(clock) or not any(map(of_streams, nodes_of(plan))):
+        rules.remove("ConstantFolding")  # current_timestamp() would stand still: Spark sets it in each batch
+    for rule in rules:
         plan = getattr(optimizer, rule).apply(plan)
     return plan
 
@@ -99,10 +102,9 @@ class Pairs(Stateful):
         ]
         self._take_keys(items(taken._2()), items(taken._3()))
         self._where: list[tuple[str, Comparison, str]] = []
-        self._rest: list[Any] = []
         self._take_conditions()
         self._one_stream()
-        self.trails = max((branch.over[1] for branch in self._sides if branch.over is not None), default=0)
+        self.trails = max([0, *(branch.over[1] for branch in self._sides if branch.over is not None)])
         texts = [f"{each.child().sql()}" for each in self._sides[RIGHT].keys]
         self.meaning = {str(each.name()): str(each.child().sql()) for b in self._sides for each in b.columns}
         for key, other in zip(self._sides[LEFT].keys, texts, strict=True):
@@ -123,13 +125,7 @@ class Pairs(Stateful):
 
     @property
     def over(self) -> list[str]:
-        return [f"Filter {each.sql()}" for each in self._rest]
-
-    def answered(self, answers: DataFrame) -> Any:
-        plan = super().answered(answers)
-        for condition in self._rest:
-            plan = self.plans.catalyst.plans.logical.Filter(condition, plan)
-        return plan
+        return [f"Filter {each.sql()}" for each in self.filters]
 
     def _take_keys(self, left: list[Any], right: list[Any]) -> None:
         marked = next((n for side in (left, right) for n, each in enumerate(side) if _has(each, DELAY)), None)
@@ -173,7 +169,7 @@ class Pairs(Stateful):
             elif condition.deterministic() and (compared := self._compared(condition)) is not None:
                 self._where.append(compared)
             elif self._kind == "inner":
-                self._rest.append(condition)
+                self.filters.append(condition)
             else:
                 raise NotCovered(
                     f"Join: the condition {condition.sql()} of an outer join of two streams is not covered; compare an "

@@ -39,6 +39,9 @@ class Plans:
     def project(self, columns: Any, child: Any) -> Any:
         return self.catalyst.plans.logical.Project(columns, child)
 
+    def filtered(self, condition: Any, child: Any) -> Any:
+        return self.catalyst.plans.logical.Filter(condition, child)
+
     def frame(self, plan: Any) -> DataFrame:
         return DataFrame(
             self.jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.spark._jsparkSession, plan), self.spark

@@ -76,7 +76,10 @@ class SparkCheckpoint:
 
     def check_stopped(self, log: Path) -> None:
         """Refused if a query of this session writes into it, or one of another has gone on since the log was copied."""
-        number = json.loads((log / "metadata").read_text())["id"]
+        try:
+            number = json.loads((log / "metadata").read_text())["id"]
+        except (KeyError, TypeError, ValueError):
+            raise Invalid(f"checkpoint {self.place}: metadata is torn or is not Spark's") from None
         if any(query.id == number for query in self._spark.streams.active):
             raise self._in_use(f"query {number} runs in this session")
         copied = {name: {each.name for each in (log / name).iterdir()} for name in LOGS}
@@ -121,8 +124,8 @@ class SparkCheckpoint:
 
     def _offsets(self, file: Path) -> tuple[Mapping[str, Any], int | None]:
         """What a batch was planned with, and how many sources there are; the first line is the version."""
-        version, *lines = file.read_text().splitlines()
         try:
+            version, *lines = file.read_text().splitlines()
             facts = json.loads(lines[0])
             if not isinstance(facts["conf"], dict) or int(facts["batchWatermarkMs"]) < 0:
                 raise ValueError(lines[0])

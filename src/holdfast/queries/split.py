@@ -66,6 +66,9 @@ class Split:
         self.between: list[Between] = []
         while any(map(_stateful, nodes_of(self.nodes[0].child))):
             self._put_below()
+        for number, node in enumerate(self.nodes):
+            before = sum(other.name.partition("-")[0] == node.name for other in self.nodes[:number])
+            node.name = f"{node.name}-{before + 1}" if before else node.name
         lowest = self.nodes[0]
         self.watermarked = self._checked(lowest.child)
         self.below = plans.frame(plans.project(plans.seq(lowest.columns), lowest.child))
@@ -100,8 +103,6 @@ class Split:
         upper = self.nodes[0]
         passed, plan = self._cut(upper.child, BETWEEN)
         lower = COVERED[kind(plan)](self._plans, plan)
-        numbered = sum(node.name.split("-")[0] == lower.name for node in self.nodes)
-        upper.name = f"{upper.name}-2" if numbered else upper.name
         self.nodes.insert(0, lower)
         self.between.insert(0, made_of(lower, passed, upper))
 

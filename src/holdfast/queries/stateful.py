@@ -82,9 +82,9 @@ class Stateful:
     """What all such nodes have.
 
     ``columns``: named expressions over ``child``, which is everything below; ``meaning``: what is behind each.
-    ``values``: its answers, under the ids that the plan above refers to; ``projections`` stand between these and the
-    node's own output. ``closes``: the column by whose time state is let go of. ``alone``: it cannot be cut by key.
-    ``trails``: its answers may be so many microseconds older than the watermark.
+    ``values``: its answers, under the ids that the plan above refers to; ``filters`` and then ``projections`` stand
+    between these and the node's own output. ``closes``: the column by whose time state is let go of. ``alone``: it
+    cannot be cut by key. ``trails``: its answers may be so many microseconds older than the watermark.
     """
 
     name: str
@@ -98,6 +98,7 @@ class Stateful:
         self.meaning: dict[str, str] = {}
         self.values: list[Value] = []
         self.projections: list[Any] = []
+        self.filters: list[Any] = []
 
     def operator(self, emit: Emit) -> Operator:
         raise NotImplementedError
@@ -133,6 +134,8 @@ class Stateful:
             plans.renamed(old, new.attribute) for old, new in zip(items(plan.output()), self.values, strict=True)
         ]
         plan = plans.project(plans.seq(renamed), plan)
+        for condition in self.filters:
+            plan = plans.filtered(condition, plan)
         for projection in self.projections:
             plan = plans.project(projection, plan)
         return plan

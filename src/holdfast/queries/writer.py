@@ -18,12 +18,15 @@ from holdfast.queries.stateful import NotCovered
 from holdfast.runtime.driver.ports import Listener, Output
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark import Job
+from holdfast.runtime.spark.shipping import first_cause
 from holdfast.runtime.spark.source import Edge
 from holdfast.runtime.spark.starting import begin, default_nodes
 from holdfast.state.files import open_files
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+ENDS = 60.0
+"""Seconds that a job has to say what it ended with."""
 Batches = Callable[[DataFrame, int], None]
 
 
@@ -43,8 +46,13 @@ class Query(Job):
     def processAllAvailable(self) -> None:
         """Until everything that the source has now is answered and delivered; for tests."""
         if self._source is not None and self.isActive:
-            self._source.process_all()
-            self.delivery.wait(self.driver.snapshot.head)
+            try:
+                self._source.process_all()
+            except Exception as failed:  # Spark's own words; the job has better ones when it has ended
+                if not self._ended.wait(ENDS) or self.exception() is None:
+                    raise Invalid(f"the stream ended: {first_cause(failed)}") from None
+            else:
+                self.delivery.wait(self.driver.snapshot.head)
         if (error := self.exception()) is not None:
             raise error
 
@@ -167,6 +175,10 @@ class Writer:
         **flat: Unpack[Flat],
     ) -> Self:
         """How the query is kept alive: what ``holdfast.start`` takes, and ``parallelism``, the number of tasks."""
+        counts: dict[str, Any] = {"nodes": nodes, "parallelism": parallelism}
+        for name, given in counts.items():
+            if given is not None and (not isinstance(given, int) or given < 1):
+                raise Invalid(f"resilience {name}: a whole number of at least 1 is needed, got {given!r}")
         self._ours = self._ours.taking(options, flat, "resilience")
         self._nodes = self._nodes if nodes is None else nodes
         self._parallelism = self._parallelism if parallelism is None else parallelism

@@ -247,7 +247,10 @@ class Compiler:
         unit = str(expression.unit()).upper()
         if unit not in UNITS or isinstance(instant, Struct) or not (quantity.foldable() and _folds(quantity)):
             raise refused(expression, "only constant numbers of weeks, days and less are added")
-        amount = int(quantity.eval(None)) * UNITS[unit]
+        number = quantity.eval(None)
+        if number is None:
+            raise refused(expression, "only constant numbers of weeks, days and less are added")
+        amount = int(number) * UNITS[unit]
         days = amount // zones.DAY if unit in ("DAY", "WEEK") else 0
         return self._later(expression, instant, days, amount - days * zones.DAY)
 

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
 from holdfast.runtime.spark.shipping import first_cause
+from holdfast.state.files import Files
 
 LOOK_EVERY = 0.05
 LOOKS = 4
@@ -67,7 +68,8 @@ class Edge:
 
 class StreamSource:
     """``log``: where Structured Streaming keeps its own. ``on_error``: the stream has ended by itself, with this; with
-    None if it was to end. ``idle``: those epochs that have no rows. ``head``: the newest epoch that the job has.
+    None if it was to end. ``files``: of the store, for epochs that have no rows. ``head``: the newest epoch that the
+    job has.
     ``pace``: returns when another epoch may come.
     """
 
@@ -77,7 +79,7 @@ class StreamSource:
         log: str,
         edge: Edge,
         on_error: Callable[[HoldfastError | None], None],
-        idle: IdleEpochs,
+        files: Files,
         head: Callable[[], int],
         pace: Callable[[], None],
     ) -> None:
@@ -85,7 +87,7 @@ class StreamSource:
         self._log = log
         self._edge = edge
         self._on_error = on_error
-        self._idle, self._head, self._pace = idle, head, pace
+        self._files, self._head, self._pace = files, head, pace
         self._batch: int | None = None
         """Spark's last batch; and by which watermark the last epoch went."""
         self._went_by: int | None = None
@@ -100,6 +102,7 @@ class StreamSource:
 
     def open(self, offer: Callable[[int, object], None]) -> None:
         self._offer = offer
+        self._idle = IdleEpochs(self._files)  # now that nobody else writes into the store
         self.thread = threading.Thread(target=self._attend, name="holdfast-stream", daemon=True)
         self.thread.start()
 
@@ -120,6 +123,7 @@ class StreamSource:
             self._changed.wait_for(lambda: self.query is not None or self._closed)
         if self.query is not None:
             self.query.processAllAvailable()
+            self._idles()
 
     def _each(self, frame: DataFrame, batch: int) -> None:
         """On the stream's own thread: an epoch is over when it is released."""
@@ -142,10 +146,12 @@ class StreamSource:
             if self._released < epoch:
                 raise self._error or _Closed
 
-    def _idles(self) -> None:
+    def _idles(self, over: bool = False) -> None:
         """The last batch is through, and there is no other: if it has moved the watermark, an epoch goes by that."""
         with self._turn:
             if not self._edge.idles or self._batch is None or self._went_by is None:
+                return
+            if not over and not self._nothing_there():
                 return
             watermark = self._tracked()
             if watermark > self._went_by:
@@ -165,7 +171,7 @@ class StreamSource:
     def _nothing_there(self) -> bool:
         """Whether Spark has looked for rows, and found none, since the last batch."""
         query: Any = self.query
-        return str(query._jsq.status().message()) == "Waiting for data to arrive"
+        return bool(query._jsq.streamingQuery().noNewData())
 
     def _watermark(self) -> int | None:
         """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
@@ -195,15 +201,14 @@ class StreamSource:
                     if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
                         break
                 looks += 1
-                if self._went_by is not None and not ends and looks % LOOKS == 0 and self._nothing_there():
+                if self._went_by is not None and not ends and looks % LOOKS == 0:
                     self._idles()
             if self._closed:
-                query.stop()
                 return
             failure = query.exception()
             if failure is None and ends:
                 if "once" not in self._edge.trigger:
-                    self._idles()
+                    self._idles(True)
                 self._on_error(None)
                 return
             told = first_cause(failure) if failure is not None else "it was stopped from outside"
@@ -211,6 +216,9 @@ class StreamSource:
         except Exception as error:  # py4j wraps whatever Spark throws
             if not self._closed:
                 self._on_error(Invalid(f"the stream could not go on: {first_cause(error)}"))
+        finally:
+            if self.query is not None and self.query.isActive:
+                self.query.stop()
 
 
 def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, str | None]]:

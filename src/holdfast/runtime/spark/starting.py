@@ -23,7 +23,6 @@ from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
-from holdfast.runtime.spark.idle import IdleEpochs
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
@@ -143,8 +142,8 @@ def _launched(
     def over(error: HoldfastError | None) -> None:
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
-    head, idle = (lambda: handle.driver.snapshot.head), IdleEpochs(place.files)
-    source = StreamSource(streams, f"{place.url}/spark", edge, over, idle, head, handle.pace)
+    head = lambda: handle.driver.snapshot.head  # noqa: E731
+    source = StreamSource(streams, f"{place.url}/spark", edge, over, place.files, head, handle.pace)
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
