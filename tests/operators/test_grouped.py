@@ -86,6 +86,16 @@ def test_groups_can_be_cut_by_key(emit: Emit) -> None:
     assert "groups" in scalable(op.Pipeline(op.source("rows", event_time="end"), step))
 
 
+def test_what_had_closed_before_is_forgotten_and_not_said_again() -> None:
+    """A fork has the state of a checkpoint and the watermark of now: others have said what closed in between."""
+    operator, task = grouped("append"), Task("groups", 0)
+    first = State(TaskState.empty(operator.tables, -1).tables, task, 0, moment(0), moment(0))
+    operator.process(operator.prepare("rows", table([(5, "a", 1), (500, "b", 2)])), first)
+    later = State({name: each.table.at(0) for name, each in first.views.items()}, task, 1, moment(600), moment(400))
+    answer = operator.process(operator.prepare("rows", table([])), later)
+    assert answer["key"].to_pylist() == ["b"] and not len(later.table("state"))
+
+
 def test_what_never_closes_cannot_be_appended() -> None:
     with pytest.raises(Invalid, match="to append, groups must close: name their time"):
         grouped("append", None)

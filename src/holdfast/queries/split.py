@@ -6,6 +6,7 @@ batch of answers, under the very expression ids that the user's expressions refe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -32,7 +33,7 @@ BELOW = ABOVE | {
     "StreamingRelation", "StreamingRelationV2",
 }  # fmt: skip
 """Nodes that keep no state on a stream. Any other is refused by name: such a list is never outdated in silence."""
-COVERED = {
+COVERED: dict[str, Callable[[Plans, Any], Stateful]] = {
     "Aggregate": Groups, "Deduplicate": Duplicates, "DeduplicateWithinWatermark": Duplicates, "Join": Pairs
 }  # fmt: skip
 INSTEAD = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,7 +79,7 @@ def in_types(schema: pa.Schema, rows: pa.Table) -> pa.Table:
     return rows.select(schema.names).cast(schema)
 
 
-class Stateful:
+class Stateful(ABC):
     """What all such nodes have.
 
     ``columns``: named expressions over ``child``, which is everything below; ``meaning``: what is behind each.
@@ -100,12 +101,13 @@ class Stateful:
         self.projections: list[Any] = []
         self.filters: list[Any] = []
 
+    @abstractmethod
     def operator(self, emit: Emit) -> Operator:
-        raise NotImplementedError
+        """What keeps its state."""
 
+    @abstractmethod
     def described(self) -> str:
         """What it keeps, in words."""
-        raise NotImplementedError
 
     @property
     def over(self) -> list[str]:

@@ -142,8 +142,8 @@ def _launched(
     def over(error: HoldfastError | None) -> None:
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
-    head = lambda: handle.driver.snapshot.head  # noqa: E731
-    source = StreamSource(streams, f"{place.url}/spark", edge, over, place.files, head, handle.pace)
+    log = f"{place.url}/spark"
+    source = StreamSource(streams, log, edge, over, place.files, lambda: handle.driver.snapshot.head, handle.pace)
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
