@@ -86,6 +86,26 @@ def test_a_process_that_was_killed_is_begun_again(
     assert store.restore("O/0") == (made[3], 3)
 
 
+def test_a_process_whose_job_has_ended_serves_the_next(
+    tmp_path: Path, store: Store, writer: Writer, process: CheckpointProcess
+) -> None:
+    process.save([])
+    first = process._process
+    process.close()
+    following, elsewhere = (CheckpointProcess(url, writer.token, store.sync) for url in (store.url, "memory://other"))
+    elsewhere.begin()
+    local = LocalState(tmp_path / "node" / main_branch(0))
+    local.restore("O/0", versions(0)[-1])
+    assert set(following.save([wanted(tmp_path, -1, -1)]).entries) == {"O/0"}
+    assert following._process is first and elsewhere._process is not first, "a store that is no folder has its own"
+    assert first is not None
+    elsewhere.close()
+    first.kill()
+    first.wait()
+    following.close()
+    assert CheckpointProcess(store.url, writer.token, store.sync)._taken() is not first
+
+
 def test_what_is_missing_is_told_and_the_process_goes_on(tmp_path: Path, process: CheckpointProcess) -> None:
     local = LocalState(tmp_path / "node" / main_branch(0))
     local.restore("O/0", versions(0)[-1])

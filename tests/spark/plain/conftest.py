@@ -4,19 +4,24 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from side_by_side import SCHEMA, write_events
+from queries import Streams
+from side_by_side import write_streams
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file for each micro-batch."""
-    made = tmp_path_factory.mktemp("events")
-    write_events(made)
+@pytest.fixture(scope="session")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows of all streams."""
+    made = tmp_path_factory.mktemp("streams")
+    write_streams(made)
     return made
 
 
 @pytest.fixture
-def events(spark: SparkSession, folder: Path) -> DataFrame:
+def streams(spark: SparkSession, root: Path) -> Streams:
     spark.conf.set("spark.sql.shuffle.partitions", "1")
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
-    return stream.json(str(folder))
+    return Streams(spark, root)
+
+
+@pytest.fixture
+def events(streams: Streams) -> DataFrame:
+    return streams.e

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from composing import composed
 from pyspark.sql import DataFrame, SparkSession
-from side_by_side import SCHEMA, Rows, answers, by_spark
+from queries import EVENTS
+from side_by_side import Rows, answers, by_spark
 
 import holdfast
 from holdfast.runtime.faults import parse_faults
@@ -77,5 +78,5 @@ def test_a_composed_query_is_that_of_structured_streaming(
 
 
 def _stream(spark: SparkSession, place: Path) -> DataFrame:
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
+    stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
     return stream.json(str(place))

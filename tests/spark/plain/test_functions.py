@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from side_by_side import BATCHES, SCHEMA, answers, by_spark, tidy
+from queries import EVENTS
+from side_by_side import BATCHES, answers, by_spark, tidy
 
 import holdfast
 from holdfast.operators.description import remembers
@@ -77,12 +78,12 @@ def test_every_batch_is_that_of_structured_streaming(events: DataFrame, tmp_path
 
 @pytest.mark.long
 def test_distinct_values_are_those_of_all_rows_so_far(
-    events: DataFrame, spark: SparkSession, folder: Path, tmp_path: Path
+    events: DataFrame, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     ours = answers(holdfast.writeStream(computed(events, BY_BATCH)), "complete", tmp_path / "ours")
-    reader = spark.read.schema(SCHEMA).option("allowNonNumericNumbers", True)
+    reader = spark.read.schema(EVENTS).option("allowNonNumericNumbers", True)
     for epoch in range(BATCHES):
-        rows = reader.json([str(folder / f"{batch}.json") for batch in range(epoch + 1)]).coalesce(1)
+        rows = reader.json([str(root / "events" / f"{batch}.json") for batch in range(epoch + 1)]).coalesce(1)
         theirs = {epoch: tidy(computed(rows, BY_BATCH))}
         assert columns({epoch: ours[epoch]}, BY_BATCH) == columns(theirs, BY_BATCH)
 

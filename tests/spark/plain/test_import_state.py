@@ -240,6 +240,11 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(moved: Moved) -> None:
         for path in (broken / name).glob("*1*" if name == "offsets" else "*"):
             path.unlink()
         refused(told, old=broken)
+    for content in ("v1\n{", '{"id": ', "[]", ""):
+        shutil.copytree(moved.old, moved.place / "torn", dirs_exist_ok=True)
+        (moved.place / "torn" / "metadata").write_text(content)
+        (moved.place / "torn" / ".metadata.crc").unlink(missing_ok=True)
+        refused("^checkpoint [^\n]*/torn: metadata is torn or is not Spark's$", old=moved.place / "torn")
     shutil.copytree(moved.old, moved.place / "without state")
     shutil.rmtree(moved.place / "without state" / "state" / "0" / "1")
     refused("state cannot be read", old=moved.place / "without state")

@@ -125,6 +125,11 @@ class Driver:
         self._stopping = False
 
     @property
+    def token(self) -> int:
+        """Of the writer that this driver is to its store."""
+        return self._writer.token
+
+    @property
     def nodes(self) -> Mapping[str, NodeInfo]:
         return self.watching.nodes
 

@@ -1,6 +1,7 @@
 """Where driver and nodes are one machine, states are brought to the store by a process of its own, at low priority.
 
 A Spark task would take one of few cores from the epochs beside it. It speaks JSON, a line for each request and answer.
+To begin one costs most of a second of CPU, so one whose job has ended waits for the next job of this driver.
 """
 
 from __future__ import annotations
@@ -23,11 +24,19 @@ class NotSaved(Exception):
     """A state could not be brought to the store; the message is the process's own word."""
 
 
+SPARE = 2
+"""So many wait for a next job at most."""
+_spare: list[subprocess.Popen[str]] = []
+"""For stores that are folders. Others are opened by what is in the environment, which may have changed since."""
+_sparing = threading.Lock()
+
+
 class CheckpointProcess:
     """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
 
     def __init__(self, store: str, token: int, sync: Sync) -> None:
-        self._told = json.dumps({"store": store, "token": token, "sync": asdict(sync)})
+        self._job = {"store": store, "token": token, "sync": asdict(sync)}
+        self._folder = "://" not in store
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -50,11 +59,25 @@ class CheckpointProcess:
         return tuple(FileEntry.from_json(entry) for entry in files)
 
     def close(self) -> None:
-        """End it, also in the middle of something: what has no manifest does not exist."""
+        """Let it go, or end it in the middle of something: what has no manifest does not exist."""
         self._closed = True
-        if self._process is not None:
+        quiet = self._lock.acquire(blocking=False)
+        try:
+            if self._process is None or (quiet and self._spared(self._process)):
+                return
             self._process.kill()
             self._process.wait()
+        finally:
+            if quiet:
+                self._lock.release()
+
+    def _spared(self, process: subprocess.Popen[str]) -> bool:
+        with _sparing:
+            spared = self._folder and len(_spare) < SPARE and process.poll() is None
+            if spared:
+                _spare.append(process)
+                self._process = None
+        return spared
 
     def _asked(self, request: Mapping[str, Any]) -> Any:
         with self._lock:
@@ -62,7 +85,7 @@ class CheckpointProcess:
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.write(json.dumps({**request, "job": self._job}) + "\n")
                 process.stdin.flush()
                 answer = process.stdout.readline()
             except (OSError, ValueError):
@@ -80,6 +103,16 @@ class CheckpointProcess:
         if self._closed:
             raise NotSaved("the job has ended")
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading", self._told]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading"]
+            self._process = self._taken() or subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         return self._process
+
+    def _taken(self) -> subprocess.Popen[str] | None:
+        """One that waits, if it is alive."""
+        with _sparing:
+            while self._folder and _spare:
+                if (process := _spare.pop()).poll() is None:
+                    return process
+        return None

@@ -2,16 +2,21 @@
 
 Structured Streaming gives such a batch a number. Here it has none of Spark's, so it is written down, durably and before
 it is offered, behind which batch it comes: by that the numbers of later batches are moved on, after a restart too.
+The name of the document has its writer's token, and each writer begins with one of its own: what a superseded one puts
+down later is not the newest.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from holdfast.state import fence
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
 
-NAME = "cursor/idle.json"
+FOLDER = "cursor"
+_NAME = re.compile(r"idle-\d{10}\.json")
 KEPT = 100
 """So many are told one by one; of those before, only how many there were. Spark asks for the last batch again alone."""
 
@@ -26,19 +31,22 @@ class IdleEpoch:
 
 
 class IdleEpochs:
-    """Those of a store."""
+    """Those of a store, for its writer ``token``, which has taken the fence. ``adds``: there may be more."""
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, token: int, adds: bool = True) -> None:
+        self._files, self._token = files, token
         self._before = 0
         self._listed: list[IdleEpoch] = []
-        try:
-            files.size(NAME)
-        except FileNotFoundError:
-            return
-        content = read_document(files, "idle", NAME)
-        self._before = int(content["before"])
-        self._listed = [IdleEpoch(*map(int, each)) for each in content["epochs"]]
+        there = sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
+        if there:
+            content = read_document(files, "idle", there[-1])
+            self._before = int(content["before"])
+            self._listed = [IdleEpoch(*map(int, each)) for each in content["epochs"]]
+        if adds:
+            self._put(self._before, self._listed)
+            for name in there:
+                if name < self._name:
+                    files.delete(name)
 
     def epoch_of(self, batch: int) -> int:
         """The number that a batch of Spark's has as an epoch."""
@@ -48,11 +56,19 @@ class IdleEpochs:
         return self._listed[-1] if self._listed else None
 
     def add(self, batch: int, watermark: int) -> IdleEpoch:
-        """One more, behind this batch."""
+        """One more, behind this batch; Fenced if a newer writer has come."""
         made = IdleEpoch(batch, self.epoch_of(batch + 1), watermark)
         listed = [*self._listed, made]
         before, listed = self._before + len(listed[:-KEPT]), listed[-KEPT:]
-        told = [[each.batch, each.epoch, each.watermark] for each in listed]
-        self._files.put(NAME, document("idle", {"before": before, "epochs": told}), True)
+        self._put(before, listed)
         self._before, self._listed = before, listed
         return made
+
+    @property
+    def _name(self) -> str:
+        return f"{FOLDER}/idle-{self._token:010d}.json"
+
+    def _put(self, before: int, listed: list[IdleEpoch]) -> None:
+        fence.check(self._files, self._token)
+        told = [[each.batch, each.epoch, each.watermark] for each in listed]
+        self._files.put(self._name, document("idle", {"before": before, "epochs": told}), True)

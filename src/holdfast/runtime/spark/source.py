@@ -68,9 +68,8 @@ class Edge:
 
 class StreamSource:
     """``log``: where Structured Streaming keeps its own. ``on_error``: the stream has ended by itself, with this; with
-    None if it was to end. ``files``: of the store, for epochs that have no rows. ``head``: the newest epoch that the
-    job has.
-    ``pace``: returns when another epoch may come.
+    None if it was to end. ``files``: of the store, for epochs that have no rows. ``token``: of the store's writer.
+    ``head``: the newest epoch that the job has. ``pace``: returns when another epoch may come.
     """
 
     def __init__(
@@ -80,6 +79,7 @@ class StreamSource:
         edge: Edge,
         on_error: Callable[[HoldfastError | None], None],
         files: Files,
+        token: Callable[[], int],
         head: Callable[[], int],
         pace: Callable[[], None],
     ) -> None:
@@ -87,7 +87,7 @@ class StreamSource:
         self._log = log
         self._edge = edge
         self._on_error = on_error
-        self._files, self._head, self._pace = files, head, pace
+        self._files, self._token, self._head, self._pace = files, token, head, pace
         self._batch: int | None = None
         """Spark's last batch; and by which watermark the last epoch went."""
         self._went_by: int | None = None
@@ -102,7 +102,7 @@ class StreamSource:
 
     def open(self, offer: Callable[[int, object], None]) -> None:
         self._offer = offer
-        self._idle = IdleEpochs(self._files)  # now that nobody else writes into the store
+        self._idle = IdleEpochs(self._files, self._token(), self._edge.idles)  # now that nobody else writes there
         self.thread = threading.Thread(target=self._attend, name="holdfast-stream", daemon=True)
         self.thread.start()
 
@@ -213,6 +213,9 @@ class StreamSource:
                 return
             told = first_cause(failure) if failure is not None else "it was stopped from outside"
             self._on_error(Invalid(f"the stream ended: {told}"))
+        except HoldfastError as error:
+            if not self._closed:
+                self._on_error(error)
         except Exception as error:  # py4j wraps whatever Spark throws
             if not self._closed:
                 self._on_error(Invalid(f"the stream could not go on: {first_cause(error)}"))

@@ -143,7 +143,8 @@ def _launched(
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
     log = f"{place.url}/spark"
-    source = StreamSource(streams, log, edge, over, place.files, lambda: handle.driver.snapshot.head, handle.pace)
+    token, head = (lambda: handle.driver.token), (lambda: handle.driver.snapshot.head)
+    source = StreamSource(streams, log, edge, over, place.files, token, head, handle.pace)
     left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,

@@ -22,15 +22,16 @@ NICER = 10
 """How much lower the priority of the process is than that of the job."""
 
 
-def serve(told: str) -> None:
-    """Answer requests until the driver is gone."""
+def serve() -> None:
+    """Answer requests until the driver is gone. Each says of which job it is."""
     with contextlib.suppress(OSError):
         os.nice(NICER)
-    about = json.loads(told)
-    store = Store(about["store"], Sync(**about["sync"]))
     for line in sys.stdin:
         try:
-            answer = json.dumps({"done": _carried_out(store, about["token"], json.loads(line))})
+            request = json.loads(line)
+            job = request["job"]
+            store = Store(job["store"], Sync(**job["sync"]))
+            answer = json.dumps({"done": _carried_out(store, job["token"], request)})
         except Unusable as error:
             answer = json.dumps({"refused": str(error)})
         except Exception as error:
@@ -47,4 +48,4 @@ def _carried_out(store: Store, token: int, request: Mapping[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve()
