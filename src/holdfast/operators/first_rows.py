@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.deduplicate import first_rows
 from holdfast.operators.description import Description
 from holdfast.operators.grouped import STEP
-from holdfast.operators.timers import LAST, Due
+from holdfast.operators.timers import Due, in_time
 from holdfast.state import StateSchema
 
 UNTIL = "until"
@@ -47,12 +48,8 @@ class FirstRows(Operator):
         return {**does, "meaning": self._meaning} if self._meaning else does
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        if self._time is not None and batch.num_rows and state.watermark_before is not None:
-            times = microseconds(batch, self._time, self._who).fill_null(LAST)
-            late = times.to_numpy(zero_copy_only=False) <= state.watermark_before
-            if late.any():
-                state.count("late", int(late.sum()))
-                batch = batch.filter(pa.array(~late))
+        if (time := self._time) is not None:
+            batch = in_time(batch, state, partial(microseconds, batch, time, self._who))
         if batch.num_rows:
             batch = batch.take(pa.array(first_rows(conformed(batch, self._keys, self._who))))
             keys = conformed(batch, self._keys, self._who, "give by= the type it has")

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, count
-from holdfast.operators.columns import Columns, conformed, schema_of
+from holdfast.operators.columns import Columns, conformed, contiguous, schema_of
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
-from holdfast.operators.timers import Due, micros_of
+from holdfast.operators.timers import Due, in_time
 from holdfast.state import StateSchema
 
 Emit = Literal["update", "append", "complete"]
@@ -80,11 +80,8 @@ class Grouped(Operator):
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = list(self.by)
         rows = self._sending.fold(conformed(batch, self._travelling, self._who), names)
-        if self._time is not None and rows.num_rows and state.watermark_before is not None:
-            late = micros_of(rows, self._time) <= state.watermark_before
-            if late.any():
-                state.count("late", int(rows.column(ROWS).to_numpy()[late].sum()))
-                rows = rows.filter(pa.array(~late))
+        if (time := self._time) is not None:
+            rows = in_time(rows, state, lambda: contiguous(rows.column(time)).cast(pa.int64()), ROWS)
         rows = rows.drop_columns([ROWS])
         if rows.num_rows:
             old = state.lookup(rows.select(names))

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, conformed, contiguous, microseconds, schema_of
+from holdfast.operators.comparing import equal, less
 from holdfast.operators.contract import Operator, State
 from holdfast.operators.description import Description
 from holdfast.operators.shelf import DUE, NEVER, Places, Shelf, encoded, matching
+from holdfast.operators.timers import in_time
 from holdfast.state import StateSchema
 
 Kind = Literal["inner", "left", "right", "full"]
@@ -161,13 +163,8 @@ class StreamJoin(Operator):
                 raise Invalid(f"{self._who}: a condition compares a left column with a right one, got {one} and {two}")
 
     def _in_time(self, side: int, rows: pa.Table, state: State) -> pa.Table:
-        time, before = self._halves[side].time, state.watermark_before
-        if time is None or before is None or not rows.num_rows:
-            return rows
-        late = pc.less_equal(microseconds(rows, time, self._who), before).fill_null(False)
-        if count := late.true_count:
-            state.count("late", count)
-        return rows.filter(pc.invert(late))
+        time = self._halves[side].time
+        return rows if time is None else in_time(rows, state, lambda: microseconds(rows, time, self._who))
 
     def _dated(self, side: int, rows: pa.Table) -> pa.Table:
         """As its shelf has them, none matched yet."""
@@ -264,27 +261,20 @@ def _marked(rows: pa.Table, places: Places, only: bool = False) -> pa.Table:
 
 
 def _compared(left: pa.Array, comparison: Comparison, right: pa.Array) -> NDArray[np.bool_]:
-    """As Spark compares: with a null nothing holds, but for <=>; NaN is equal to itself and larger than all else."""
-    nulls = pc.and_(left.is_null(), right.is_null())
-    if pa.types.is_floating(left.type):
-        both, one, two = pc.and_(pc.is_nan(left), pc.is_nan(right)), pc.is_nan(left), pc.is_nan(right)
-        equal = pc.or_(pc.equal(left, right), both)
-        less = pc.or_(pc.less(left, right), pc.and_(pc.invert(one), two))
-    else:
-        equal, less = pc.equal(left, right), pc.less(left, right)
+    """With a null nothing holds, but for <=>."""
     match comparison:
         case "=":
-            holds = equal
+            holds = equal(left, right)
         case "!=":
-            holds = pc.invert(equal)
+            holds = pc.invert(equal(left, right))
         case "<=>":
-            holds = pc.or_(equal.fill_null(False), nulls)
+            holds = pc.or_(equal(left, right).fill_null(False), pc.and_(left.is_null(), right.is_null()))
         case "<":
-            holds = less
+            holds = less(left, right)
         case "<=":
-            holds = pc.or_(less, equal)
+            holds = pc.invert(less(right, left))
         case ">":
-            holds = pc.invert(pc.or_(less, equal))
+            holds = less(right, left)
         case ">=":
-            holds = pc.invert(less)
+            holds = pc.invert(less(left, right))
     return np.asarray(holds.fill_null(False), np.bool_)

@@ -7,8 +7,11 @@ watermark has crossed a multiple. Both tables have the same key, so they are cut
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
@@ -130,6 +133,19 @@ class Timers:
 def crossed(before: int | None, now: int, step: int) -> bool:
     """Whether the watermark has come to a multiple of the step: time for what need not be done in every epoch."""
     return before is None or before // step != now // step
+
+
+def in_time(rows: pa.Table, state: State, times: Callable[[], pa.Array], sent: str | None = None) -> pa.Table:
+    """Without the rows that are late, which are counted: each as many as its column ``sent`` says. Null is in time."""
+    before = state.watermark_before
+    if before is None or not rows.num_rows:
+        return rows
+    late = pc.less_equal(times(), before).fill_null(False)
+    if not late.true_count:
+        return rows
+    dropped = late.true_count if sent is None else pc.sum(rows.column(sent).filter(late)).as_py()
+    state.count("late", dropped)
+    return rows.filter(pc.invert(late))
 
 
 def micros_of(rows: pa.Table, time: str) -> NDArray[np.int64]:

@@ -13,9 +13,12 @@ from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, Type, conformed, microseconds, schema_of, sequence_of, type_of
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import ANSWERS, Description
+from holdfast.operators.timers import in_time
 from holdfast.state import StateSchema
 
 RANK = "rank"
+FIRST = -(2**62)
+"""Before all times."""
 
 
 class TopK(Operator):
@@ -114,12 +117,11 @@ class TopK(Operator):
         return new.filter(_member(new.select(self._groups), moved))
 
     def _in_time(self, rows: pa.Table, state: State) -> pa.Table:
-        if state.watermark_before is None or not rows.num_rows or self._closes is None:
+        """What has no time is late."""
+        closes = self._closes
+        if closes is None:
             return rows
-        late = pc.less_equal(microseconds(rows, self._closes, self._who), state.watermark_before).fill_null(True)
-        if dropped := pc.sum(late).as_py():
-            state.count("late", dropped)
-        return rows.filter(pc.invert(late))
+        return in_time(rows, state, lambda: microseconds(rows, closes, self._who).fill_null(FIRST))
 
     def _when_closed(self, rows: pa.Table, state: State) -> pa.Table:
         state.update(rows)

@@ -20,7 +20,7 @@ from holdfast.operators import Aggregation, Operator
 from holdfast.operators.grouped import Emit, Grouped
 from holdfast.operators.sessions import Sessions
 from holdfast.queries.functions import Functions, all_finished, evaluated, finished
-from holdfast.queries.plans import Plans, collated, expressions_of, items, kind, nodes_of, type_of, unaliased
+from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of, unaliased, uncompared
 from holdfast.queries.stateful import Finish, NotCovered, Stateful, Value
 
 EVERYTHING = "g"
@@ -105,6 +105,9 @@ class Groups(Stateful):
             return Sessions(by, emit, start, end, time=None, gap=None, meaning=self.meaning, late=late, **answers)
         return Grouped(by, emit, time, spans if time else None, self.meaning, **answers)
 
+    def idles(self, emit: Emit) -> bool:
+        return emit != "complete"
+
     def described(self) -> str:
         keys = [self.meaning[key.columns[0]].removesuffix(", start") for key in self.keys]
         by = f" by {'; '.join(keys)}" if keys else ", all rows together"
@@ -138,7 +141,7 @@ class Groups(Stateful):
     def _key(self, number: int, named: Any) -> Key:
         plans, attribute, type_, name = self.plans, named.toAttribute(), type_of(named), f"g{number}"
         metadata = attribute.metadata()
-        if collated(type_) or any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType")):
+        if uncompared(type_):
             raise NotCovered(f"a grouping key of type {type_.simpleString()} is not covered; group by text or numbers")
         child = plans.floats(unaliased(named))
         marked = bool(metadata.contains("spark.watermarkDelayMs"))

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.queries.expressions.compiling import Compiler, not_covered
-from holdfast.queries.expressions.evaluation import Evaluation, evaluate
+from holdfast.queries.expressions.evaluation import Evaluation
 from holdfast.queries.expressions.values import Column, Expression, Value, columns_of, digest_of
 from holdfast.queries.plans import Plans, items, kind
 
-__all__ = ["Between", "between", "evaluate"]
 Scope: TypeAlias = dict[int, Value | tuple[str, ...]]
 
 

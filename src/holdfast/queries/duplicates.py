@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.operators import Operator
 from holdfast.operators.first_rows import FirstRows
 from holdfast.operators.grouped import Emit
-from holdfast.queries.plans import Plans, collated, items, kind, type_of
+from holdfast.queries.plans import Plans, items, kind, type_of, uncompared
 from holdfast.queries.stateful import NotCovered, Stateful, Value
 
 DELAY = "spark.watermarkDelayMs"
@@ -25,7 +25,7 @@ class Duplicates(Stateful):
         self.columns = [plans.alias(each.attribute, each.columns[0]) for each in self.values]
         for number, key in enumerate(keys):
             type_ = type_of(key)
-            if collated(type_) or any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType")):
+            if uncompared(type_):
                 raise NotCovered(f"{kind(node)} by {key.sql()}: a {type_.simpleString()} is not compared here")
             self.flattened(key, f"k{number}", bool(key.metadata().contains("spark.timeWindow")))
         self._keys = [each for each in self.columns if each.name()[0] == "k"]

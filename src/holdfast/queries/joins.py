@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from holdfast.operators import Operator
 from holdfast.operators.grouped import Emit
 from holdfast.operators.stream_join import LEFT, RIGHT, SIDE, Comparison, Half, Kind, StreamJoin
-from holdfast.queries.plans import Plans, items, kind, nodes_of, type_of
+from holdfast.queries.plans import Plans, items, kind, nodes_of, type_of, uncompared
 from holdfast.queries.stateful import NotCovered, Stateful, Value
 
 DELAY, WINDOW = "spark.watermarkDelayMs", "spark.timeWindow"
@@ -27,7 +27,6 @@ COMPARISONS: dict[str, Comparison] = {
     "EqualNullSafe": "<=>",
 }  # fmt: skip
 TURNED: dict[Comparison, Comparison] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-NESTED = ("MapType", "ArrayType", "StructType", "VariantType", "collation")
 SOME_TIME = 10**12
 """Milliseconds, of a year when watermarks are: Spark is asked what it lets go of then, and it is the same at others."""
 
@@ -120,6 +119,9 @@ class Pairs(Stateful):
         schema = pa.schema([(str(each.name()), self.arrow(type_of(each))) for each in branch.columns])
         return Half(schema, self._outputs[side], branch.time, branch.over, branch.passes)
 
+    def idles(self, emit: Emit) -> bool:
+        return self.closes is not None
+
     def described(self) -> str:
         return self._told
 
@@ -133,7 +135,7 @@ class Pairs(Stateful):
             name = f"k{number}"
             for branch, key in zip(self._sides, keys, strict=True):
                 window = any(_has(each, WINDOW) for each in keys)
-                if any(word in str(type_of(key)) for word in NESTED) and not window:
+                if _nested(type_of(key)) and not window:
                     what = type_of(key).simpleString()
                     raise NotCovered(f"Join by {key.sql()}: a {what} is not compared here; join by its parts")
                 self.columns = branch.keys
@@ -187,7 +189,7 @@ class Pairs(Stateful):
         differ = kind(condition) == "Not" and kind(condition.child()) == "EqualTo"
         inner = condition.child() if differ else condition
         how: Comparison | None = "!=" if differ else COMPARISONS.get(kind(inner))
-        if how is None or any(word in str(type_of(inner.left())) for word in NESTED):
+        if how is None or _nested(type_of(inner.left())):
             return None
         for (left, right), turned in ((self._sides, False), (self._sides[::-1], True)):
             if left.has(inner.left()) and right.has(inner.right()):
@@ -240,6 +242,10 @@ def _kind(join: Any) -> Kind:
     if written not in KINDS:
         raise NotCovered(f"Join: {written} of two streams is not covered; inner, left, right and full outer joins are")
     return KINDS[written]
+
+
+def _nested(type_: DataType) -> bool:
+    return uncompared(type_) or isinstance(type_, StructType)
 
 
 def _has(expression: Any, what: str) -> bool:

@@ -123,6 +123,11 @@ def collated(type_: DataType) -> bool:
     return "string collate " in type_.simpleString()
 
 
+def uncompared(type_: DataType) -> bool:
+    """Whether it cannot be a key: nobody but Spark knows when two such values are the same."""
+    return collated(type_) or any(word in str(type_) for word in ("MapType", "ArrayType", "VariantType"))
+
+
 def unaliased(named: Any) -> Any:
     return named.child() if kind(named) == "Alias" else named
 

@@ -109,6 +109,10 @@ class Stateful(ABC):
     def described(self) -> str:
         """What it keeps, in words."""
 
+    def idles(self, emit: Emit) -> bool:
+        """Whether Structured Streaming runs a batch without rows for it when the watermark has moved."""
+        return True
+
     @property
     def over(self) -> list[str]:
         """Its projections, from the top, in Spark's words."""

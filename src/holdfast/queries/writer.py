@@ -243,7 +243,8 @@ class Writer:
         made: list[Query] = []
         if self._name is not None and any(query.name == self._name for query in spark.streams.active):
             raise Invalid(f"queryName {self._name!r}: a query of that name is running")
-        idles = bool(self._mode != "complete" and pipeline.timed) and spark.conf.get(NO_DATA, "true") == "true"
+        idles = split.watermarked and any(node.idles(self._mode) for node in split.nodes)
+        idles = idles and spark.conf.get(NO_DATA, "true") == "true"
         sink = hear if early is not None else None
         edge = Edge(self._trigger, self._name, split.watermarked, idles, sink, self._listeners)
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)

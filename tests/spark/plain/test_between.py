@@ -18,9 +18,9 @@ from holdfast import operators as op
 from holdfast.errors import HoldfastError
 from holdfast.queries import NotCovered
 from holdfast.queries.aggregates import Groups
-from holdfast.queries.between import Between, between, evaluate
+from holdfast.queries.between import Between, between
 from holdfast.queries.expressions.compiling import Compiler
-from holdfast.queries.expressions.evaluation import Evaluation
+from holdfast.queries.expressions.evaluation import Evaluation, evaluate
 from holdfast.queries.expressions.values import Expression, Struct
 from holdfast.queries.plans import Plans, items, kind, type_of
 

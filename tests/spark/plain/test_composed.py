@@ -1,6 +1,6 @@
 """Queries that nobody wrote: composed from a grammar, each batch that of Structured Streaming.
 
-A few of them in every run; more by ``make fuzz-queries N=200 FIRST=1000``.
+Some of them in every run, two hundred by ``make long``, more by ``make fuzz-queries N=200 SEED=1000``.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from composing import composed
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from queries import EVENTS
-from side_by_side import Rows, answers, by_spark
+from side_by_side import Rows, answers, at_once, by_spark
 
 import holdfast
 from holdfast.runtime.faults import parse_faults
 
 pytestmark = pytest.mark.spark
 
-FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "4"))
+FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "200"))
+SHORT = MANY if "HOLDFAST_QUERIES" in os.environ else 24
+"""So many in every run, all of them by make long."""
+AT_ONCE = 8
+"""So many run beside one another: while one waits others go on."""
 BATCHES, ROWS = 3, 50
 
 
@@ -53,30 +59,53 @@ def _written(folder: Path, seed: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + MANY))
-def test_a_composed_query_is_that_of_structured_streaming(
-    spark: SparkSession, folders: list[Path], tmp_path: Path, seed: int
+@pytest.fixture
+def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
+    """Both run Spark's expressions as they are: to compile them for fifty rows takes a quarter of all the time."""
+    settings = {
+        "spark.sql.shuffle.partitions": "1", "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.adaptive.enabled": "false",
+    }  # fmt: skip
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        assert value is not None
+        spark.conf.set(name, value)
+
+
+GROUPS = [
+    pytest.param(first, marks=[pytest.mark.long] if first >= FIRST + SHORT else [])
+    for first in range(FIRST, FIRST + MANY, AT_ONCE)
+]
+
+
+@pytest.mark.parametrize("first", GROUPS)
+def test_composed_queries_are_those_of_structured_streaming(
+    interpreted: SparkSession, folders: list[Path], place: Path, first: int
 ) -> None:
     """With every fourth two of four nodes die in the middle; every fourth is stopped and started again."""
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    place = tmp_path / "rows"
-    place.mkdir()
-    query = composed(_stream(spark, place), seed)
+    seeds = range(first, min(first + AT_ONCE, FIRST + MANY))
+    compared = at_once(*(partial(_compared, interpreted, folders[seed % 3], place / str(seed), seed) for seed in seeds))
+    assert [text for same, text in compared if not same] == []
+
+
+def _compared(spark: SparkSession, folder: Path, place: Path, seed: int) -> tuple[bool, str]:
+    """Whether every batch is the same, and what the query was."""
+    (place / "rows").mkdir(parents=True)
+    stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
+    query = composed(stream.json(str(place / "rows")), seed)
     writer = holdfast.writeStream(query.frame)
     if seed % 4 == 1:
         faults = parse_faults("kill node-1,node-2 at epoch 1")
         writer.resilience(nodes=4, parallelism=4, checkpoint_every=2, faults=faults, rejoin_after=0.5)
-    files = sorted(folders[seed % 3].iterdir())
+    files = sorted(folder.iterdir())
     ours: dict[int, Rows] = {}
     theirs: dict[int, Rows] = {}
     for part in [files[:2], files[2:]] if seed % 4 == 3 else [files]:
         for file in part:
-            shutil.copy2(file, place)
-        ours |= answers(writer, query.mode, tmp_path / "ours")
-        theirs |= by_spark(query.frame, query.mode, tmp_path / "theirs")
-    assert ours == theirs, query.text
-
-
-def _stream(spark: SparkSession, place: Path) -> DataFrame:
-    stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).option("allowNonNumericNumbers", True)
-    return stream.json(str(place))
+            shutil.copy2(file, place / "rows")
+        ours |= answers(writer, query.mode, place / "ours")
+        theirs |= by_spark(query.frame, query.mode, place / "theirs")
+    return ours == theirs, f"{seed}: {query.text}"

@@ -66,6 +66,12 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda s: s.views.join(s.clicks.select(F.array("user").alias("tags")), "tags"),
         "a array<string> is not compared",
     ),
+    "collated": (
+        lambda s: s.views.selectExpr("ad collate UTF8_LCASE as ad").join(
+            s.clicks.selectExpr("ad collate UTF8_LCASE as ad"), "ad"
+        ),
+        "a string collate UTF8_LCASE is not compared",
+    ),
     "two times": (
         lambda s: s.views.withWatermark("seen", "1 hour").withColumn("again", F.col("seen")).join(s.clicks, "ad"),
         "one side has several event times, seen and again",

@@ -26,19 +26,19 @@ Both = tuple[dict[int, Rows], dict[int, Rows]]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_batch_is_that_of_structured_streaming(streams: Streams, tmp_path: Path, name: str) -> None:
+def test_every_batch_is_that_of_structured_streaming(streams: Streams, place: Path, name: str) -> None:
     """In each mode that is allowed; the others are refused by both."""
     query = NAMED[name]
     frame = query.make(streams)
     for mode in {"append", "update", "complete"}.difference(query.modes):
         with pytest.raises(NotCovered, match=f"outputMode {mode}"):
-            answers(holdfast.writeStream(frame), mode, tmp_path / "refused")
+            answers(holdfast.writeStream(frame), mode, place / "refused")
         with pytest.raises(AnalysisException):
-            by_spark(frame, mode, tmp_path / "refused")
+            by_spark(frame, mode, place / "refused")
 
     def both(mode: str) -> Both:
-        ours = answers(holdfast.writeStream(frame), mode, tmp_path / mode / "ours")
-        return ours, by_spark(frame, mode, tmp_path / mode / "theirs")
+        ours = answers(holdfast.writeStream(frame), mode, place / mode / "ours")
+        return ours, by_spark(frame, mode, place / mode / "theirs")
 
     runs: list[Callable[[], Both]] = [lambda mode=mode: both(mode) for mode in query.modes]  # type: ignore[misc]
     for ours, theirs in at_once(*runs):
@@ -48,31 +48,31 @@ def test_every_batch_is_that_of_structured_streaming(streams: Streams, tmp_path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", KILLED)
-def test_two_of_four_nodes_die_and_batches_stay_what_they_are(streams: Streams, tmp_path: Path, name: str) -> None:
+def test_two_of_four_nodes_die_and_batches_stay_what_they_are(streams: Streams, place: Path, name: str) -> None:
     frame, mode = NAMED[name].make(streams), KILLED[name]
     writer, faults = holdfast.writeStream(frame), parse_faults("kill node-1,node-2 at epoch 2")
     writer.resilience(nodes=4, parallelism=4, checkpoint_every=3, faults=faults, rejoin_after=0.5)
     ours, theirs = at_once(
-        lambda: answers(writer, mode, tmp_path / "ours"), lambda: by_spark(frame, mode, tmp_path / "theirs")
+        lambda: answers(writer, mode, place / "ours"), lambda: by_spark(frame, mode, place / "theirs")
     )
     assert ours == theirs
-    assert any(event["kind"] == "nodes lost" for event in read_history(tmp_path / "ours"))
+    assert any(event["kind"] == "nodes lost" for event in read_history(place / "ours"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", RESTARTED)
-def test_a_query_that_is_stopped_goes_on(spark: SparkSession, root: Path, tmp_path: Path, name: str) -> None:
+def test_a_query_that_is_stopped_goes_on(spark: SparkSession, root: Path, place: Path, name: str) -> None:
     """It has half of the batches, is started again, and has the rest; Structured Streaming likewise."""
-    mode, place = RESTARTED[name], tmp_path / "streams"
+    mode, rows = RESTARTED[name], place / "streams"
     ours: dict[int, Rows] = {}
     theirs: dict[int, Rows] = {}
     for first in (0, BATCHES // 2):
         for file in sorted(root.glob("*/*.json")):
             if first <= int(file.stem) < first + BATCHES // 2:
-                (place / file.parent.name).mkdir(parents=True, exist_ok=True)
-                shutil.copy2(file, place / file.parent.name)
-        frame = NAMED[name].make(Streams(spark, place))
+                (rows / file.parent.name).mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, rows / file.parent.name)
+        frame = NAMED[name].make(Streams(spark, rows))
         before = len(ours)
-        ours |= answers(holdfast.writeStream(frame), mode, tmp_path / "ours")
-        theirs |= by_spark(frame, mode, tmp_path / "theirs")
+        ours |= answers(holdfast.writeStream(frame), mode, place / "ours")
+        theirs |= by_spark(frame, mode, place / "theirs")
         assert ours == theirs and len(ours) >= before + BATCHES // 2

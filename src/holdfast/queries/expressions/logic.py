@@ -7,22 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.operators.comparing import equal, less
 from holdfast.queries.expressions.lanes import RIGHT, Lanes, Outcome, either, strict, together, where
 from holdfast.queries.expressions.values import Call, Constant
-
-
-def equal(left: pa.Array, right: pa.Array) -> pa.Array:
-    same = pc.equal(left, right)
-    return pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right))) if _float(left) else same
-
-
-def less(left: pa.Array, right: pa.Array) -> pa.Array:
-    below = pc.less(left, right)
-    return pc.or_(below, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right))) if _float(left) else below
-
-
-def _float(array: pa.Array) -> bool:
-    return bool(pa.types.is_floating(array.type))
 
 
 def _null_safe(left: pa.Array, right: pa.Array) -> pa.Array:
