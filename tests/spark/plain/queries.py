@@ -198,7 +198,7 @@ WINDOWS = {
         F.expr("count(*) filter (where yes)").alias("y"), F.count("*").alias("c")
     ).selectExpr("window.start", "y / c as rate", "c * 60 / 600 as a_minute"),
     "structs, dates and decimals with a window": lambda s: s.timed.groupBy(
-        F.struct("k", "day").alias("who"), F.window("ts", "30 minutes"), F.col("cents").cast("decimal(2,0)")
+        F.struct("k", "day").alias("who"), F.window("ts", "30 minutes"), F.col("cents").cast("decimal(3,0)")
     ).agg(F.count("*")),
 }  # fmt: skip
 
@@ -256,7 +256,7 @@ DUPLICATES = {
     ).dropDuplicatesWithinWatermark(["m", "k"]).select("m", "k"),
     "distinct in sql": lambda s: s.sql("select distinct k, cents > 50 as large, day from events where yes"),
     "duplicates of structs and decimals": lambda s: s.e.select(
-        F.struct("k", "yes").alias("who"), F.col("cents").cast("decimal(2,0)").alias("c")
+        F.struct("k", "yes").alias("who"), F.col("cents").cast("decimal(3,0)").alias("c")
     ).dropDuplicates().selectExpr("who.k", "who.yes", "c * 2 as twice"),
     "duplicates of a union": lambda s: s.e.select("k").union(s.clicks.select("user")).dropDuplicates(),
 }  # fmt: skip

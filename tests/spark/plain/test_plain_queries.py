@@ -69,6 +69,14 @@ def test_an_epoch_without_rows_that_fails_ends_the_query(
     assert not any(each.name == "idle" for each in spark.streams.active)
 
 
+def test_a_batch_that_spark_cannot_read_is_not_taken_for_a_shorter_one(streams: Streams, tmp_path: Path) -> None:
+    """It fails in the middle of its rows, and those before are not all."""
+    failing = F.expr("if(n = 8, cast(-cents as decimal(2,0)), cents)")
+    with pytest.raises(HoldfastError, match=r"NUMERIC_VALUE_OUT_OF_RANGE.* cannot be represented as Decimal\(2, 0\)"):
+        answers(holdfast.writeStream(streams.e.groupBy(failing).count()), "update", tmp_path / "ours")
+    assert not list((tmp_path / "ours" / "journal").rglob("*.arrow"))
+
+
 def test_a_restart_goes_on_with_the_next_batch(streams: Streams, tmp_path: Path) -> None:
     frame, got = NAMED["functions"].make(streams), dict[int, Rows]()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark import SparkContext, serializers
 from pyspark.core.rdd import RDD
-from pyspark.serializers import FramedSerializer, NoOpSerializer
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 
 Stage = Callable[[int, Iterable[bytes]], Iterable[bytes]]
@@ -31,17 +31,34 @@ _serializers: Any = serializers
 """PySpark's serializers have no types of their own."""
 
 
-class _Raw(FramedSerializer):
+class BrokenOff(Exception):
+    """What was to be read ended before its end. Whoever wrote it tells why; this is never the first cause."""
+
+
+class Whole(NoOpSerializer):
+    """Bytes as they come, up to the mark at their end.
+
+    PySpark's own take a stream that breaks off, since Spark failed in the middle of a batch, for one that is over: a
+    task would keep the rows before as if they were all.
+    """
+
+    def load_stream(self, stream: Any) -> Iterator[bytes]:
+        try:
+            while (length := _serializers.read_int(stream)) != _serializers.SpecialLengths.END_OF_DATA_SECTION:
+                message = stream.read(length)
+                if len(message) < length:
+                    raise EOFError
+                yield message
+        except EOFError:
+            raise BrokenOff("the rows of this task broke off") from None
+
+
+class _Raw(Whole):
     """Hands the bytes of the locating side through as a batch of one."""
 
-    def dumps(self, obj: Any) -> bytes:
-        return bytes(obj)
-
-    def loads(self, obj: bytes) -> Any:
-        return [obj]
-
     def _load_stream_without_unbatching(self, stream: Any) -> Iterator[Any]:
-        yield from _serializers.FramedSerializer.load_stream(self, stream)
+        for message in self.load_stream(stream):
+            yield [message]
 
 
 @dataclass(frozen=True)
@@ -81,11 +98,11 @@ class Exchange:
             java, count = self._context._jsc.parallelize(self._list(), 1), 1
         if locations:
             java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
-        return RDD(java, self._context, NoOpSerializer()), count
+        return RDD(java, self._context, Whole()), count
 
     def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
         """One empty record for each location, on that location."""
-        return RDD(self._located([b""] * len(locations), _each(locations)), self._context, NoOpSerializer())
+        return RDD(self._located([b""] * len(locations), _each(locations)), self._context, Whole())
 
     def shuffle(self, level: RDD[bytes], stage: Stage, partitions: int, locations: Sequence[str | None]) -> RDD[bytes]:
         """Run ``stage`` on a level and send its bundles to the slots of the next, which are at ``locations``.
@@ -101,11 +118,11 @@ class Exchange:
         partitioner = self._partitioner(width, next(_numbers))
         shuffled = self._value_of_pair(pairs.partitionBy(partitioner))
         if all(location is None for location in locations):
-            return RDD(shuffled, self._context, NoOpSerializer())
+            return RDD(shuffled, self._context, Whole())
         # The pickled tags are made here and read by pyspark's own workers a moment later; nothing of it is stored.
         tags = pickle.dumps([_TAG] * partitions, protocol=3)
         anchor = self._to_java(self._located([tags] * width, _each(locations)), True)
-        pairwise = _serializers.PairDeserializer(_Raw(), NoOpSerializer())
+        pairwise = _serializers.PairDeserializer(_Raw(), Whole())
         zipped: RDD[Any] = RDD(anchor.zip(shuffled), self._context, pairwise)
         return zipped.mapPartitionsWithIndex(_second, preservesPartitioning=True)
 

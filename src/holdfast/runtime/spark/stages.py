@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,12 +29,16 @@ from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
 _workers: dict[str, Worker] = {}
-"""One worker a job in this process. Spark reuses the process; what is in memory is a cache, never the only copy."""
+"""One worker a job in this process. Spark reuses the process; what is in memory is a cache, never the only copy.
+
+Jobs that run at once share a process by turns. One whose folder is gone has ended.
+"""
 
 
 def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
     if job not in _workers:
-        _workers.clear()
+        for ended in [name for name, each in _workers.items() if not Path(each.context.local).exists()]:
+            del _workers[ended]
         made: JobContext = unpickled(context.value)
         claim(made.local)
         _workers[job] = Worker(made)
