@@ -35,7 +35,8 @@ lint: $(READY)
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-# What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster.
+# What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster, most of
+# the queries that Structured Streaming runs too.
 long: setup
 	$(BIN)/python -m pytest -m long -v
 

@@ -38,3 +38,22 @@ def test_a_stage_leaves_nothing_unread(name: str, tmp_path: Path, monkeypatch: p
 
     list(STAGES[name](SimpleNamespace())(0, records()))
     assert taken == ["all"]
+
+
+def test_jobs_that_run_at_once_keep_their_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that has ended goes when another comes."""
+    contexts = {name: SimpleNamespace(local=str(tmp_path / name)) for name in ("one", "two", "three")}
+    monkeypatch.setattr(stages, "_workers", {})
+    monkeypatch.setattr(stages, "unpickled", contexts.__getitem__)
+    monkeypatch.setattr(stages, "Worker", lambda context: SimpleNamespace(context=context))
+    monkeypatch.setattr(stages, "claim", lambda folder: Path(folder).mkdir())
+
+    def worker_of(name: str) -> Any:
+        given: Any = SimpleNamespace(value=name)
+        return stages.worker_of(name, given)
+
+    first, second = worker_of("one"), worker_of("two")
+    assert worker_of("one") is first and worker_of("two") is second
+    (tmp_path / "one").rmdir()
+    worker_of("three")
+    assert sorted(stages._workers) == ["three", "two"]
