@@ -25,9 +25,9 @@ from holdfast.runtime.faults import parse_faults
 pytestmark = pytest.mark.spark
 
 FIRST, MANY = int(os.environ.get("HOLDFAST_FIRST", "0")), int(os.environ.get("HOLDFAST_QUERIES", "200"))
-SHORT = MANY if "HOLDFAST_QUERIES" in os.environ else 24
+SHORT = MANY if "HOLDFAST_QUERIES" in os.environ else 16
 """So many in every run, all of them by make long."""
-AT_ONCE = 8
+AT_ONCE = 4
 """So many run beside one another: while one waits others go on."""
 BATCHES, ROWS = 3, 50
 
