@@ -44,7 +44,7 @@ def best_of_all(topology: Topology, budget: float, impacts: dict[str, float], we
     st.lists(st.integers(0, 9), min_size=3, max_size=3),
     st.sampled_from([0.0, 0.3, 0.5, 1.0]),
 )
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(deadline=None, derandomize=True, max_examples=12)
 def test_close_to_brute_force(parallelism: tuple[int, ...], budget: int, impacts: list[int], weight: float) -> None:
     topology = chain(parallelism)
     measured = {f"O{place}": float(impact) for place, impact in enumerate(impacts)}

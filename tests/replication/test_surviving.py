@@ -106,7 +106,7 @@ def worst_fit_of_the_old_plan(
     return floor(topology, copies, nodes, survive).fidelity
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 3, 4, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 5))])
 def test_never_below_the_old_plan_placed_by_worst_fit_and_more_budget_is_not_worse(seed: int) -> None:
     knobs = Knobs(
         operators=(4, 6), parallelism=(2, 4), joins=(0.0, 0.4)[seed % 2], full=(0.0, 0.4, 1.0)[seed % 3],

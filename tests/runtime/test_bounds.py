@@ -26,7 +26,7 @@ from holdfast.runtime.simulation.operators import digest_batches, digesting
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap, Timing
 from holdfast.runtime.simulation.simulation import STORE, Simulation, Unfinished
 
-EPOCHS = int(os.environ.get("HOLDFAST_BOUNDS_EPOCHS", "400"))
+EPOCHS = int(os.environ.get("HOLDFAST_BOUNDS_EPOCHS", "240"))
 EVERY = 25
 """Where tasks live, and with it what nodes hold, comes round with the nodes that are killed and the restarts: a quarter
 of the epochs has room for that."""

@@ -97,10 +97,10 @@ def test_a_tuple_is_in_the_cycle_that_its_number_says() -> None:
 
 @pytest.fixture(scope="module")
 def trips() -> dict[int, list[dict[str, int]]]:
-    """All tuples of ten minutes at the peak of one expressway, by car."""
+    """All tuples of five minutes at the peak of one expressway, by car."""
     start = peak_starts(1)
     found: dict[int, list[dict[str, int]]] = defaultdict(list)
-    for row in tuples(np.arange(start, start + 1700 * 600), 9, 1).to_pylist():
+    for row in tuples(np.arange(start, start + 1700 * 300), 9, 1).to_pylist():
         if row["type"] == 0:
             found[row["vid"]].append(row)
     return found

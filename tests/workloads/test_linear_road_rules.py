@@ -99,7 +99,10 @@ def crowd(seed: int, cars: int, minutes: int, segments: int) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize(("seed", "parallelism", "epochs"), [(1, 1, 1), (2, 2, 7), (1, 3, 60), (2, 2, 150)])
+@pytest.mark.parametrize(
+    ("seed", "parallelism", "epochs"),
+    [(1, 1, 1), (2, 2, 7), (2, 3, 60), pytest.param(2, 2, 150, marks=pytest.mark.long)],
+)
 def test_a_crowd_gets_the_answers_of_the_plain_rules(seed: int, parallelism: int, epochs: int) -> None:
     rows = crowd(seed, 500, 9, 6)
     answers = check(rows, [len(rows) * i // epochs for i in range(1, epochs)], parallelism)

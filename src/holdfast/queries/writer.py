@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
+from holdfast.queries.frames import frame_of
 from holdfast.queries.pipelines import checked_mode, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
@@ -228,11 +229,11 @@ class Writer:
 
         def give(rows: pa.Table | None, epoch: int) -> None:
             answers = split.top.finished(rows) if rows is not None else empty
-            batches(split.above(spark.createDataFrame(answers)), epoch)
+            batches(split.above(frame_of(spark, answers)), epoch)
 
         def hear(told: Output) -> None:
             assert early is not None
-            early(split.above(spark.createDataFrame(split.top.finished(told.table))), told.epoch, told.fidelity)
+            early(split.above(frame_of(spark, split.top.finished(told.table))), told.epoch, told.fidelity)
 
         early = self._early
 

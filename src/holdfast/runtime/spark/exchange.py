@@ -90,15 +90,26 @@ class Exchange:
         self._list = jvm.java.util.ArrayList
         self._pair = jvm.scala.Tuple2
 
-    def batch(self, frame: DataFrame, locations: Sequence[str] = ()) -> tuple[RDD[bytes], int]:
-        """A batch as Arrow record batch messages, and the number of its partitions; read at one of these locations."""
-        java = self._java_rdd.fromRDD(frame._jdf.toArrowBatchRdd(), self._bytes)
+    def batch(self, frame: DataFrame, plan: Any = None, locations: Sequence[str] = ()) -> tuple[RDD[bytes], int]:
+        """A batch as Arrow record batch messages, and the number of its partitions; read at one of these locations.
+
+        ``plan``: where ``foreachBatch`` gave the frame, the plan that it copies every row of.
+        """
+        made: Any = frame._jdf
+        java = self._java_rdd.fromRDD(made.toArrowBatchRdd(plan) if plan else made.toArrowBatchRdd(), self._bytes)
         count = java.getNumPartitions()
         if not count:  # an empty file: the epoch has a watermark all the same, and somebody must tell it
             java, count = self._context._jsc.parallelize(self._list(), 1), 1
         if locations:
             java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
         return RDD(java, self._context, Whole()), count
+
+    def settings_of(self, frame: DataFrame) -> None:
+        """What this frame's session was told reaches its tasks, as with any query: by the properties of this thread."""
+        session: Any = frame.sparkSession._jsparkSession
+        for name, value in self._convert.asJava(session.sessionState().conf().getAllConfs()).items():
+            if name.startswith("spark.sql."):
+                self._context.setLocalProperty(name, value)
 
     def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
         """One empty record for each location, on that location."""

@@ -46,6 +46,9 @@ class SparkRunner:
         self._topologies: dict[int, Topology] = {}
         self._threads: dict[str, queue.SimpleQueue[Job | None]] = {}
         self._process: CheckpointProcess | None = None
+        self._schema = b""
+        """Of every batch, in Arrow, known with the first; and which threads were told its session's settings."""
+        self._told: set[str] = set()
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync)
             self._process.begin()
@@ -130,10 +133,13 @@ class SparkRunner:
             assert isinstance(batch, Batch)
             at = [each for place in plan.places if (each := location(place)) is not None]
             # Not by nodes that have only just come: their first Python task takes long.
-            level, partitions = self._exchange.batch(batch.frame, at)
+            if plan.kind not in self._told:
+                self._told.add(plan.kind)
+                self._schema = self._schema or arrow_schema(self._spark, batch.frame)
+                self._exchange.settings_of(batch.frame)
+            level, partitions = self._exchange.batch(batch.frame, batch.plan, at)
             plan = plan.ingesting(partitions)
-            schema = arrow_schema(self._spark, batch.frame)
-            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark)
+            stage = stages.Ingest(job, context, plan, self._schema, batch.sources, batch.ends, batch.watermark)
         else:
             level = self._exchange.located([location(place) for place in plan.places])
             partitions = len(plan.places)

@@ -27,13 +27,15 @@ LOOKS = 4
 class Batch:
     """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last.
 
-    ``watermark``: the one that Spark has for it, in microseconds, if sources go by that.
+    ``watermark``: the one that Spark has for it, in microseconds, if sources go by that. ``plan``: Spark's own plan of
+    it, which gives the rows that ``frame`` has a copy of.
     """
 
     frame: DataFrame
     sources: Mapping[str, str | None]
     ends: bool = False
     watermark: int | None = None
+    plan: Any = None
 
 
 class _Closed(Exception):
@@ -133,7 +135,8 @@ class StreamSource:
             if (before := self._idle.last()) is not None and before.batch < batch and before.epoch > self._head():
                 self._offer_idle(before)
             watermark = self._watermark()
-            self._give(epoch, Batch(frame, self._columns, epoch == self._edge.last, watermark))
+            plan = self._execution().executedPlan()
+            self._give(epoch, Batch(frame, self._columns, epoch == self._edge.last, watermark, plan))
             self._batch, self._went_by = batch, watermark
 
     def _give(self, epoch: int, batch: Batch) -> None:
@@ -177,11 +180,14 @@ class StreamSource:
         """By this Structured Streaming would close windows in the batch at hand, and drop late rows of the next."""
         if not self._edge.watermarked:
             return None
+        return int(self._execution().offsetSeqMetadata().batchWatermarkMs()) * 1000
+
+    def _execution(self) -> Any:
+        """How Spark runs the batch at hand."""
         with self._changed:
             self._changed.wait_for(lambda: self.query is not None)
         query: Any = self.query
-        execution = query._jsq.streamingQuery().lastExecution()
-        return int(execution.offsetSeqMetadata().batchWatermarkMs()) * 1000
+        return query._jsq.streamingQuery().lastExecution()
 
     def _attend(self) -> None:
         """Start the query and wait for its end: ours, or its own."""
