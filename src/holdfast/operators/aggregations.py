@@ -57,6 +57,16 @@ class Aggregation:
         return self.ends(parts) if self.ends is not None else parts[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A part as others may make it of raw rows: ``how`` is count_all, count, sum, min or max of a column in a type."""
+
+    name: str
+    how: str
+    column: str | None
+    type: pa.DataType | None
+
+
 def count(column: str | None = None) -> Aggregation:
     """The number of rows; with a column, of those where it is not null."""
     if column is None:
@@ -143,6 +153,17 @@ class Aggregations:
             inputs = [self._input(batch, each, place) for place in range(len(each.columns))]
             wanted += [(name + part.suffix, part, True, inputs) for part in each.parts]
         return _grouped(keys, wanted, self.who)
+
+    def partials(self) -> list[Partial] | None:
+        """What ``begin`` makes, for others to make it; None if there is something that only it can."""
+        made = [
+            Partial(name + part.suffix, part.begin or part.fold, *(given[0] if given else (None, None)))
+            for name, each in self.named.items()
+            for given in [list(zip(each.columns, each.inputs, strict=True))]
+            for part in each.parts
+            if isinstance(part.fold, str) and len(given) <= 1
+        ]
+        return made if len(made) == len(self.parts) else None
 
     def _input(self, batch: pa.Table, each: Aggregation, place: int) -> pa.ChunkedArray:
         name, kind = each.columns[place], each.inputs[place]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
-from holdfast.operators.aggregations import Aggregation, Aggregations, count
+from holdfast.operators.aggregations import Aggregation, Aggregations, Partial, count
 from holdfast.operators.columns import Columns, conformed, contiguous, schema_of
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
@@ -74,8 +74,15 @@ class Grouped(Operator):
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         if not batch.num_columns:
             return self._travelling.empty_table()
+        if ROWS in batch.column_names:  # grouped already, by what ``partials`` says
+            return conformed(batch, self._travelling, f"{self._who}, input {stream}")
         keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
         return self._sending.begin(keys, batch)
+
+    @property
+    def partials(self) -> list[Partial] | None:
+        """What others may make of rows with the same key, so that fewer come here; None if they cannot."""
+        return self._sending.partials()
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = list(self.by)

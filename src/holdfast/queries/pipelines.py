@@ -6,10 +6,11 @@ from typing import cast, get_args
 
 from holdfast import operators as op
 from holdfast.errors import Invalid
-from holdfast.operators.grouped import Emit
-from holdfast.queries.aggregates import keyed
+from holdfast.operators.grouped import Emit, Grouped
+from holdfast.queries.aggregates import EVERYTHING, keyed
 from holdfast.queries.chained import Behind
 from holdfast.queries.split import Split
+from holdfast.runtime.spark.combining import Combined
 
 SOURCE = "rows"
 
@@ -20,6 +21,14 @@ def checked_mode(written: str, name: str) -> Emit:
         if str(written).strip().lower() == mode:
             return cast(Emit, mode)
     raise Invalid(f"{name} must be update, append or complete, got {written!r}")
+
+
+def combined(pipeline: op.Pipeline) -> Combined | None:
+    """How Spark may group rows before they come in: by the keys of the lowest node, if it groups and folds simply."""
+    lowest = pipeline.steps[1].operator
+    if not isinstance(lowest, Grouped) or (partials := lowest.partials) is None:
+        return None
+    return Combined(tuple(name for name in lowest.by if name != EVERYTHING), tuple(partials))
 
 
 def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: int) -> op.Pipeline:

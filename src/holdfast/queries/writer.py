@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
 from holdfast.queries.frames import frame_of
-from holdfast.queries.pipelines import checked_mode, pipeline_of
+from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
 from holdfast.runtime.driver.ports import Listener, Output
@@ -247,7 +247,9 @@ class Writer:
         idles = split.watermarked and any(node.idles(self._mode) for node in split.nodes)
         idles = idles and spark.conf.get(NO_DATA, "true") == "true"
         sink = hear if early is not None else None
-        edge = Edge(self._trigger, self._name, split.watermarked, idles, sink, self._listeners)
+        edge = Edge(
+            self._trigger, self._name, split.watermarked, idles, sink, self._listeners, combines=combined(pipeline)
+        )
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
         made[0].delivery.begin()
         return made[0]

@@ -18,6 +18,7 @@ from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
 from holdfast.runtime.spark.asking import Asking
 from holdfast.runtime.spark.checkpoint_process import CheckpointProcess
+from holdfast.runtime.spark.combining import Combining
 from holdfast.runtime.spark.exchange import Exchange, Stage
 from holdfast.runtime.spark.nodes import location
 from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
@@ -49,6 +50,7 @@ class SparkRunner:
         self._schema = b""
         """Of every batch, in Arrow, known with the first; and which threads were told its session's settings."""
         self._told: set[str] = set()
+        self._combining: Combining | None = None
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync)
             self._process.begin()
@@ -137,9 +139,14 @@ class SparkRunner:
                 self._told.add(plan.kind)
                 self._schema = self._schema or arrow_schema(self._spark, batch.frame)
                 self._exchange.settings_of(batch.frame)
-            level, partitions = self._exchange.batch(batch.frame, batch.plan, at)
+                self._combining = self._combining or Combining(batch.combines)
+            assert self._combining is not None
+            combined = self._combining.plan(batch.frame) if plan.allowed is None else None
+            level, partitions = self._exchange.batch(*(combined or (batch.frame, batch.plan)), at)
             plan = plan.ingesting(partitions)
-            stage = stages.Ingest(job, context, plan, self._schema, batch.sources, batch.ends, batch.watermark)
+            schema = arrow_schema(self._spark, combined[0]) if combined else self._schema
+            whole = combined is None
+            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark, whole)
         else:
             level = self._exchange.located([location(place) for place in plan.places])
             partitions = len(plan.places)
@@ -151,7 +158,11 @@ class SparkRunner:
             partitions = len(slots)
             stage = self._affine(stages.Level(job, context, bare, number), plan, number + 1, partitions)
         notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
-        return stages.result_of(notes, self._topology(plan.shape).task)
+        result = stages.result_of(notes, self._topology(plan.shape).task)
+        if plan.ingest is not None and self._combining is not None:
+            read, sent = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent"))
+            self._combining.learn(read, sent, plan.pieces[plan.ingest])
+        return result
 
     def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""

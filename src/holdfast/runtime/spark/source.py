@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Listener, Sink
+from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state.files import Files
@@ -28,7 +29,7 @@ class Batch:
     """A micro-batch: its rows, in which column each source finds its own (None: all), and whether it is the last.
 
     ``watermark``: the one that Spark has for it, in microseconds, if sources go by that. ``plan``: Spark's own plan of
-    it, which gives the rows that ``frame`` has a copy of.
+    it, which gives the rows that ``frame`` has a copy of. ``combines``: how they may be grouped before they come.
     """
 
     frame: DataFrame
@@ -36,6 +37,7 @@ class Batch:
     ends: bool = False
     watermark: int | None = None
     plan: Any = None
+    combines: Combined | None = None
 
 
 class _Closed(Exception):
@@ -46,7 +48,7 @@ class _Closed(Exception):
 class Edge:
     """How the stream is read, and who is told. ``trigger``: as ``DataStreamWriter.trigger`` takes it. ``watermarked``:
     Spark keeps the watermark, by ``withWatermark``; ``idles``: an epoch without rows is run when it has moved and
-    nothing comes. ``bounded``: nothing follows the ``epochs``.
+    nothing comes. ``bounded``: nothing follows the ``epochs``. ``combines``: how rows may be grouped before they come.
     """
 
     trigger: Mapping[str, Any]
@@ -57,6 +59,7 @@ class Edge:
     listeners: tuple[Listener, ...] = ()
     epochs: int | None = None
     bounded: bool = False
+    combines: Combined | None = None
 
     def __post_init__(self) -> None:
         if self.bounded and self.epochs is None:
@@ -136,7 +139,8 @@ class StreamSource:
                 self._offer_idle(before)
             watermark = self._watermark()
             plan = self._execution().executedPlan()
-            self._give(epoch, Batch(frame, self._columns, epoch == self._edge.last, watermark, plan))
+            last = epoch == self._edge.last
+            self._give(epoch, Batch(frame, self._columns, last, watermark, plan, self._edge.combines))
             self._batch, self._went_by = batch, watermark
 
     def _give(self, epoch: int, batch: Batch) -> None:

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
 from holdfast.runtime.messages import Report
+from holdfast.runtime.spark.combining import uncombined
 from holdfast.runtime.spark.folders import claim
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
@@ -47,7 +48,10 @@ def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
 
 @dataclass(frozen=True)
 class Ingest:
-    """The first level of a live epoch. ``sources``: each source's column of the batch, None when it is all of it."""
+    """The first level of a live epoch. ``sources``: each source's column of the batch, None when it is all of it.
+
+    ``whole``: rows come as they are, else as partial groups, each of which stands for many.
+    """
 
     job: str
     context: Broadcast[bytes]
@@ -56,18 +60,22 @@ class Ingest:
     sources: Mapping[str, str | None]
     ends: bool
     watermark: int | None
+    whole: bool = True
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
         worker, plan = worker_of(self.job, self.context), self.plan
         assert plan.ingest is not None
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
-        came = pa.Table.from_batches(batches, schema)
+        came, read = pa.Table.from_batches(batches, schema), None
+        if not self.whole:
+            came, read = uncombined(came)
         keep = None if plan.allowed is None else -(-plan.allowed // max(1, plan.pieces[plan.ingest]))
         rows = came if keep is None else sample(came, keep)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
-        made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows, self.watermark)
+        made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows, self.watermark, read)
         notes = [_noted(report) for report in made.reports]
+        notes.append({"read": came.num_rows if read is None else read, "sent": sum(each.rows for each in made.blocks)})
         if made.entry is not None:
             notes.append({"piece": index, **made.entry.to_json()})
         return bundles(plan, 0, made.blocks, notes)

@@ -113,10 +113,12 @@ class Worker:
         ends: bool,
         shed: int = 0,
         watermark: int | None = None,
+        read: int | None = None,
     ) -> Ingested:
         """Run the sources over a part of the batch, journal what they send on if the plan says so, and send it.
 
         ``shed``: rows of this part that were left out before. ``watermark``: the one of Spark, where that counts.
+        ``read``: how many rows these stand for, if they are grouped.
         """
         assert plan.ingest is not None
         epoch, pieces, pipeline = plan.ingest, plan.pieces[plan.ingest], self.pipeline(plan.shape)
@@ -132,7 +134,8 @@ class Worker:
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
             told = {**made.counters, SHED: 0 if reports else shed}
-            report = Report(task, "exact", "", "committed", epoch, made.rows_in, out, made.seconds)
+            came = made.rows_in if read is None else read
+            report = Report(task, "exact", "", "committed", epoch, came, out, made.seconds)
             reports.append(replace(report, counters=told, time=made.stamp))
         if not plan.journals:
             return Ingested(blocks, reports, None)
