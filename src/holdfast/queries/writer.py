@@ -15,11 +15,12 @@ from holdfast.queries.delivery import Delivery
 from holdfast.queries.pipelines import checked_mode, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
+from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.ports import Listener, Output
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark import Job
 from holdfast.runtime.spark.shipping import first_cause
-from holdfast.runtime.spark.source import Edge
+from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.starting import begin, default_nodes
 from holdfast.state.files import open_files
 
@@ -59,6 +60,10 @@ class Query(Job):
     def pace(self) -> None:
         """Whoever takes batches may be a few epochs behind, not more."""
         self.delivery.pace()
+
+    def _attach(self, driver: Driver, source: StreamSource) -> None:
+        super()._attach(driver, source)
+        driver.telling.hearers.append(self.delivery.heard)
 
     def _look(self) -> tuple[int | None, int]:
         seen = self._driver.snapshot if self._driver is not None else None
@@ -247,7 +252,7 @@ class Writer:
         sink = hear if early is not None else None
         edge = Edge(self._trigger, self._name, split.watermarked, idles, sink, self._listeners)
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
-        made[0].delivery.begin()
+        made[0].delivery.begin(made[0].driver.writer)
         return made[0]
 
     def _written(self) -> Batches:
