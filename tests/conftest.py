@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from object_store import BUCKET, KEY, SECRET, Server, program, serving
 
 # A JVM of a test lives for seconds: to compile its code thoroughly takes longer than that saves.

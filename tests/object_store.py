@@ -185,7 +185,9 @@ def proxied(server: Server) -> Iterator[Proxy]:
             query = parse_qs(parts.query, keep_blank_values=True)
             how = ""
             if self.command == "PUT":
-                how = "copy" if "x-amz-copy-source" in self.headers else "new" if "If-None-Match" in self.headers else ""
+                how = (
+                    "copy" if "x-amz-copy-source" in self.headers else "new" if "If-None-Match" in self.headers else ""
+                )
             elif "list-type" in query:
                 how = "list"
             elif "delete" in query:

@@ -16,7 +16,6 @@ from holdfast.errors import Invalid
 from holdfast.state import Damaged, Store, Unusable
 from holdfast.state import remote as remote_module
 from holdfast.state.files import Files, LocalFiles, open_files
-from holdfast.state.remote import RemoteFiles
 from holdfast.state.output import (
     STAGED,
     Kind,
@@ -30,6 +29,7 @@ from holdfast.state.output import (
     written,
 )
 from holdfast.state.output import verify as verify_outputs
+from holdfast.state.remote import RemoteFiles
 from holdfast.state.verify import verify
 
 _unique = itertools.count()
@@ -57,7 +57,11 @@ def test_outputs_are_placed_once_and_any_tool_reads_them(tmp_path: Path) -> None
     files = LocalFiles(tmp_path)
     first = stage(files, "1-7", "final", 4, "O5/0", ROWS, 1.0, True)
     assert StagedOutput.from_json(first.to_json()) == first
-    assert (first.rows, first.fidelity, first.path) == (2, 1.0, f"output/staged/1-7-final-{first.checksum}-000000000004-O5-0.parquet")
+    assert (first.rows, first.fidelity, first.path) == (
+        2,
+        1.0,
+        f"output/staged/1-7-final-{first.checksum}-000000000004-O5-0.parquet",
+    )
     tentative = stage(files, "1-7", "tentative", 4, "O5/0", ROWS, 0.5, True)
     assert not (tmp_path / "output/final").exists()
     assert place(files, [first, tentative], True) == [True, True]

@@ -142,9 +142,7 @@ class Delivery:
     def _write(self, epoch: int) -> None:
         """Put down how far it has come; if that succeeds, whoever has the store next has read it."""
         assert self._writer is not None
-        token = self._writer.token
-        content = document("batches", {"epoch": epoch, "token": token})
-        self._files.put(f"{FOLDER}/batches-{token:010d}.json", content, True)
+        put_given(self._files, epoch, self._writer.token)
         self._writer.check()
         if self._older:
             self._files.delete_many(self._older)
@@ -194,6 +192,11 @@ class Delivery:
         newest = max(names, key=_token)
         self._older = [f"{FOLDER}/{name}" for name in names if self._writer and _token(name) < self._writer.token]
         return int(read_document(self._files, "batches", f"{FOLDER}/{newest}")["epoch"])
+
+
+def put_given(files: Files, epoch: int, token: int) -> None:
+    """Everything up to this epoch was taken, says this writer."""
+    files.put(f"{FOLDER}/batches-{token:010d}.json", document("batches", {"epoch": epoch, "token": token}), True)
 
 
 def _token(name: str) -> int:

@@ -22,7 +22,7 @@ from holdfast.runtime.spark import Job
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.starting import begin, default_nodes
-from holdfast.state.files import open_files
+from holdfast.state import Store
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -39,10 +39,10 @@ def writeStream(frame: DataFrame) -> Writer:
 class Query(Job):
     """A running query: a job whose answers go where they were asked for."""
 
-    def __init__(self, store: str, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
+        super().__init__(store.url)
         self.name = name
-        self.delivery = Delivery(open_files(store), give, self._not_taken, self._look)
+        self.delivery = Delivery(store.files, give, self._not_taken, self._look)
 
     def processAllAvailable(self) -> None:
         """Until everything that the source has now is answered and delivered; for tests."""
@@ -241,7 +241,7 @@ class Writer:
 
         early = self._early
 
-        def into(place: str) -> Query:
+        def into(place: Store) -> Query:
             made.append(Query(place, self._name, give))
             return made[-1]
 

@@ -77,7 +77,9 @@ def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -
     listed = set(files.list(FOLDER))
     with contextlib.suppress(Damaged):
         # A listing may come late: what the newest writer keeps is asked for by name.
-        kept = {str(name) for name in read_document(files, "index", index_name(newest))["manifests"]} if newest else set()
+        kept = (
+            {str(name) for name in read_document(files, "index", index_name(newest))["manifests"]} if newest else set()
+        )
         listed |= {name for name in kept - listed if exists(files, f"{FOLDER}/{name}")}
     for name in listed:
         if (match := _MANIFEST.fullmatch(name)) is None:

@@ -109,9 +109,7 @@ def _claim_name(token: int) -> str:
     return f"{FOLDER}/{token:010d}.json"
 
 
-def claim(
-    files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity, keep: int = 0
-) -> Claim:
+def claim(files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity, keep: int = 0) -> Claim:
     """The next token, or Held if a live writer has the store and ``force`` is not set."""
     newest = newest_token(files)
     if newest and not force:

@@ -48,7 +48,7 @@ class Files(Protocol):
 
     def size(self, name: str) -> int: ...
     def list(self, folder: str) -> list[str]: ...
-    def tree(self, folder: str) -> list[str]:
+    def tree(self, folder: str) -> Sequence[str]:
         """The files anywhere below a folder, by their names from there."""
         ...
 
@@ -151,10 +151,12 @@ class LocalFiles:
             except FileNotFoundError:
                 return []
 
-    def tree(self, folder: str) -> list[str]:
+    def tree(self, folder: str) -> Sequence[str]:
         top = self.root / folder
         with told(self.url, "list", folder):
-            found = [Path(at, name) for at, _, names in os.walk(top) for name in names if not name.startswith(TEMPORARY)]
+            found = [
+                Path(at, name) for at, _, names in os.walk(top) for name in names if not name.startswith(TEMPORARY)
+            ]
         return sorted(path.relative_to(top).as_posix() for path in found)
 
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:

@@ -60,7 +60,7 @@ class RemoteFiles:
             names = (path.rstrip("/").rpartition("/")[2] for path in found)
             return sorted(name for name in names if not name.startswith(TEMPORARY))
 
-    def tree(self, folder: str) -> list[str]:
+    def tree(self, folder: str) -> Sequence[str]:
         with self._answered("list", folder):
             top = self._path(folder).rstrip("/")
             self._system.invalidate_cache(top)

@@ -1,4 +1,4 @@
-"""Files on S3 and what speaks like it: conditional puts, copies on the server, deletes in batches, retries with a limit.
+"""Files on S3 and what speaks like it: conditional puts, copies on the server, batched deletes, retries with a limit.
 
 A client belongs to the process that made it: Spark's Python workers are forked, and connections do not survive that.
 """
@@ -169,7 +169,7 @@ class S3Files:
         found = self._listed(folder, prefix, "/")
         return sorted(name for path in found if (name := path[len(prefix) :].rstrip("/")))
 
-    def tree(self, folder: str) -> list[str]:
+    def tree(self, folder: str) -> Sequence[str]:
         prefix = self._under(folder)
         return sorted(path[len(prefix) :] for path in self._listed(folder, prefix, ""))
 
@@ -244,7 +244,7 @@ class S3Files:
         source = {"Bucket": self._bucket, "Key": self._key(name)}
         self._api.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=source, **condition)
 
-    def _listed(self, folder: str, prefix: str, delimiter: str) -> list[str]:
+    def _listed(self, folder: str, prefix: str, delimiter: str) -> Sequence[str]:
         """All keys below a prefix and, with a delimiter, the folders there."""
         found: list[str] = []
         wanted = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": delimiter}

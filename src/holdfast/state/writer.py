@@ -181,9 +181,10 @@ class Writer:
                     facts = journal.commit_facts(name)
                     if facts is not None and facts[0] <= limit and facts[1] <= self.token:
                         commits.append((facts[0], f"{journal.FOLDER}/{path}"))
-                elif folder.removeprefix("-").isdecimal() and int(folder) <= limit:
-                    if journal.piece_token(name) <= self.token:
-                        pieces.append(f"{journal.FOLDER}/{path}")
+                elif not folder.removeprefix("-").isdecimal() or int(folder) > limit:
+                    continue
+                elif journal.piece_token(name) <= self.token:
+                    pieces.append(f"{journal.FOLDER}/{path}")
             self.check()
             # Commits first: pieces without one are nothing, whether we stop here or they never had one.
             for some in ([path for _, path in commits], pieces):

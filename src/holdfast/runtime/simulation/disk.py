@@ -161,7 +161,7 @@ class DiskFiles:
         found |= {other[len(prefix) :].partition("/")[0] for other in self.disk.folders if other.startswith(prefix)}
         return sorted(found - {""})
 
-    def tree(self, folder: str) -> list[str]:
+    def tree(self, folder: str) -> Sequence[str]:
         top = self._path(folder)
         below = [path for path in self.disk.folders if path == top or path.startswith(f"{top}/")]
         view = DiskFiles(self.disk, self._actor, "")

@@ -5,6 +5,7 @@ A Spark task would take one of few cores from the epochs beside it. It speaks JS
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -26,8 +27,10 @@ class NotSaved(Exception):
 class CheckpointProcess:
     """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
 
-    def __init__(self, store: str, token: int, sync: Sync) -> None:
-        self._told = json.dumps({"store": store, "token": token, "sync": asdict(sync)})
+    def __init__(self, store: str, token: int, sync: Sync, options: Mapping[str, Any] | None = None) -> None:
+        # By its input, not as an argument: those can be seen by everybody on the machine.
+        about = {"store": store, "token": token, "sync": asdict(sync), "options": dict(options or {})}
+        self._told = json.dumps(about) + "\n"
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -80,6 +83,10 @@ class CheckpointProcess:
         if self._closed:
             raise NotSaved("the job has ended")
         if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading", self._told]
+            command = [sys.executable, "-m", "holdfast.runtime.worker.uploading"]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):  # one that ends at once is told when it is asked
+                self._process.stdin.write(self._told)
+                self._process.stdin.flush()
         return self._process

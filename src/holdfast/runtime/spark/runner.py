@@ -47,7 +47,7 @@ class SparkRunner:
         self._threads: dict[str, queue.SimpleQueue[Job | None]] = {}
         self._process: CheckpointProcess | None = None
         if local:
-            self._process = CheckpointProcess(context.store, context.token, context.sync)
+            self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
             self._process.begin()
             writer.folded = self._process.fold
         for name in ("epoch", "replay", "stopgap", "checkpoint"):

@@ -23,11 +23,11 @@ NICER = 10
 
 
 def serve(told: str) -> None:
-    """Answer requests until the driver is gone."""
+    """Answer requests until the driver is gone. ``told``: the store and all it takes to open it."""
     with contextlib.suppress(OSError):
         os.nice(NICER)
     about = json.loads(told)
-    store = Store(about["store"], Sync(**about["sync"]))
+    store = Store(about["store"], Sync(**about["sync"]), options=about["options"])
     for line in sys.stdin:
         try:
             answer = json.dumps({"done": _carried_out(store, about["token"], json.loads(line))})
@@ -47,4 +47,4 @@ def _carried_out(store: Store, token: int, request: Mapping[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.stdin.readline())
