@@ -36,6 +36,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif isinstance(item, pytest.Function) and _on_s3(item):
+            item.add_marker(pytest.mark.xdist_group("s3"))
+
+
+def _on_s3(item: pytest.Function) -> bool:
+    """Whether it asks for the S3 server, of which there is one for the run too."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "s3" in item.fixturenames or "s3" in chosen
 
 
 @pytest.fixture(scope="session")

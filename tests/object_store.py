@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 KEY, SECRET = "holdfast-tests", "a-secret-that-nobody-may-see"
 BUCKET = "tests"
-READY = 60.0
+READY, TRIES = 60.0, 3
 OPERATIONS = {
     ("PUT", "copy"): "copy", ("PUT", "new"): "create", ("PUT", ""): "put", ("GET", "list"): "list", ("GET", ""): "get",
     ("HEAD", ""): "head", ("DELETE", ""): "delete", ("POST", "delete"): "delete many",
@@ -35,15 +35,18 @@ def program() -> str | None:
     return str(beside) if beside.exists() else shutil.which("weed")
 
 
-def _free_port() -> int:
-    """A port that is free, and the one that is ten thousand higher, where the server speaks gRPC."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and those ten thousand higher, where the server speaks gRPC; held until all are found."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(found) < count:
+            one, other = held.enter_context(socket.socket()), held.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
             port = int(one.getsockname()[1])
             with contextlib.suppress(OSError, OverflowError):
                 other.bind(("127.0.0.1", port + 10000))
-                return port
+                found.append(port)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +59,40 @@ class Server:
         return {"key": KEY, "secret": SECRET, "endpoint_url": self.endpoint}
 
 
+class NotStarted(Exception):
+    """Somebody else has one of its ports by now, or it would not come up at all."""
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
     """The server with an empty bucket, in a folder of its own; both go at the end."""
+    with contextlib.ExitStack() as ending:
+        for attempt in range(TRIES):
+            try:
+                server = ending.enter_context(_served())
+                break
+            except NotStarted:
+                if attempt == TRIES - 1:
+                    raise
+        yield server
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[Server]:
     command = program()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="holdfast-s3-") as folder, contextlib.ExitStack() as ending:
-        identity = {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}
+        identity: dict[str, Any] = {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}
         identity["actions"] = ["Admin", "Read", "Write", "List", "Tagging"]
-        config = Path(folder, "s3.json")
+        config, data = Path(folder, "s3.json"), Path(folder, "data")
         config.write_text(json.dumps({"identities": [identity]}))
-        ports = [_free_port() for _ in range(4)]
-        data = Path(folder, "data")
         data.mkdir()
+        ports = _free_ports(4)
         words = [
             command, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3",
             f"-master.port={ports[0]}", f"-volume.port={ports[1]}", f"-filer.port={ports[2]}", f"-s3.port={ports[3]}",
-            "-s3.port.iceberg=0", f"-s3.config={config}", "-volume.max=50", "-master.volumeSizeLimitMB=64",
-            "-master.telemetry=false",
+            "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}", "-volume.max=50",
+            "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
         ]  # fmt: skip
         log = ending.enter_context(Path(folder, "log").open("wb"))
         process = subprocess.Popen(words, stdout=log, stderr=log, cwd=folder)
@@ -109,7 +128,8 @@ def _ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
             return
         except Exception:
             if process.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"the S3 server did not start: {log.read_text()[-2000:]}") from None
+                why = log.read_text(errors="replace")[-2000:]
+                raise NotStarted(f"the S3 server did not start ({process.poll()}): {why}") from None
             time.sleep(0.1)
 
 

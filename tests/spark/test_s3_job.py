@@ -10,15 +10,15 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from object_store import BUCKET, KEY, SECRET, Proxy, Server, client, proxied
 from test_job import counting, expected, finished, numbers
 
 import holdfast
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
+from object_store import BUCKET, KEY, SECRET, Proxy, Server, client, proxied
 
 pytestmark = pytest.mark.spark
 Begin = Callable[..., holdfast.Job]
@@ -35,6 +35,7 @@ def totals(url: str, options: dict[str, Any]) -> list[tuple[int, int, int]]:
     return list(zip(*(table[name].to_pylist() for name in ("epoch", "keys", "sum")), strict=True))
 
 
+@pytest.mark.long
 def test_nodes_die_on_a_store_on_s3_and_a_restart_goes_on(
     spark: Any,
     begin: Begin,
@@ -71,22 +72,23 @@ def test_nodes_die_on_a_store_on_s3_and_a_restart_goes_on(
 
     api, texts = client(proxy.options), [page.read_text(), caplog.text, json.dumps(list(read_history(s3_url)))]
     prefix = s3_url.removeprefix(f"s3://{BUCKET}/")
-    for each in api.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]:
-        texts.append(api.get_object(Bucket=BUCKET, Key=each["Key"])["Body"].read().decode("latin-1"))
+    keys = [each["Key"] for each in api.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
+    texts += [api.get_object(Bucket=BUCKET, Key=key)["Body"].read().decode("latin-1") for key in keys]
     assert len(texts) > 30 and not any(SECRET in text or KEY in text for text in texts)
 
 
+@pytest.mark.long
 def test_another_log_than_the_stores_own_is_refused_and_so_is_an_older_store(
-    spark: Any, begin: Begin, s3_url: str, tmp_path: Path
+    spark: Any, begin: Begin, s3: Server, s3_url: str, tmp_path: Path
 ) -> None:
     """Spark's log lives elsewhere: exactly once holds only while the two belong together and neither goes back."""
-    common: dict[str, Any] = {"nodes": 1, "spark_log": str(tmp_path / "log")}
+    common: dict[str, Any] = {"nodes": 1, "spark_log": str(tmp_path / "log"), "storage_options": s3.options}
     finished(begin(numbers(spark), counting(), store=s3_url, epochs=2, **common))
     for wrong, words in (
         ({"spark_log": str(tmp_path / "other")}, "is not the one that this store was written with"),
         ({"store": f"{s3_url}-new"}, "epoch"),
     ):
-        with pytest.raises(holdfast.HoldfastError, match=words):
+        with pytest.raises(HoldfastError, match=words):
             finished(begin(numbers(spark), counting(), **{"store": s3_url, "epochs": 4, **common, **wrong}))
     assert totals(s3_url, {}) == expected(2)
 

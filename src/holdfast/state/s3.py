@@ -31,6 +31,7 @@ _AGAIN_CODES = frozenset(
      "ConditionalRequestConflict"}
 )  # fmt: skip
 _ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
+_UNKNOWN = frozenset({"NoCredentialsError", "PartialCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _TAKEN = frozenset({"412", "PreconditionFailed"})
 
 
@@ -281,6 +282,11 @@ class S3Files:
                     raise FileNotFoundError(name) from None
                 if code in _TAKEN or status == 412:
                     raise FileExistsError(name) from None
+                if code in _UNKNOWN:
+                    raise Invalid(
+                        f"store {self.url}: S3 does not know who asks ({code}); each machine needs credentials in its "
+                        "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or a role), or give storage_options"
+                    ) from None
                 if attempt >= self._options.attempts or not self._passing(error, status, code):
                     why = f"{status} {code}" if status else f"{code}: {error}"
                     after = f" ({attempt} times)" if attempt > 1 else ""
