@@ -185,6 +185,9 @@ def proxied(server: Server) -> Iterator[Proxy]:
                 upstream.endheaders(body)
                 answer = upstream.getresponse()
                 data = answer.read()
+            except OSError:  # the server has ended
+                self.close_connection = True
+                return
             finally:
                 upstream.close()
             if refusal != 0:
