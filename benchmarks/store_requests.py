@@ -1,11 +1,11 @@
-"""What a job asks of a store on S3: requests for an epoch and for a checkpoint, counted at a proxy before a real server.
+"""What a job asks of a store on S3: requests for an epoch and for a checkpoint, counted before a real server.
 
     .venv/bin/python benchmarks/store_requests.py                   # two nodes, two tasks with state and output
     .venv/bin/python benchmarks/store_requests.py --sink            # and somebody who is given every output
 
-Three jobs that differ in one thing each: so many epochs, twice as many, and as many with a checkpoint for every two. The
-differences are what an epoch and what a checkpoint cost, whoever asks: driver, executors or the process that saves.
-What goes by the clock (signs of life, history, looking for requests) is told for a minute. Spark's own log is in a folder.
+Three jobs that differ in one thing each: so many epochs, twice as many, and as many with a checkpoint for every two.
+The differences are what an epoch and what a checkpoint cost, whoever asks: driver, executors or the process that saves.
+What goes by the clock (signs of life, history, looking for requests) is told for a minute. Spark's log is in a folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import throughput
-from object_store import BUCKET, Proxy, program, proxied, serving
-
 from holdfast.runtime.spark import spark_session, start
+from object_store import BUCKET, Proxy, program, proxied, serving
 
 CLOCKED = ("fence/beat", "history", "requests")
 DOLLARS = {"head": 0.4, "get": 0.4, "delete": 0.0, "delete many": 0.0}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +24,7 @@ from holdfast.runtime.history.outputs import read_output
 from object_store import BUCKET, KEY, SECRET, Proxy, Server, client, proxied
 
 pytestmark = pytest.mark.spark
+HERE = Path(__file__).parent
 Begin = Callable[..., holdfast.Job]
 
 
@@ -97,3 +101,26 @@ def test_without_a_file_system_of_hadoops_the_log_must_be_named(spark: Any, begi
     with pytest.raises(Invalid, match=r"Spark cannot keep its own log at s3a://.*hadoop-aws.*spark_log=") as told:
         begin(numbers(spark), counting(), store=s3_url, nodes=1)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.long
+def test_executors_without_credentials_end_the_job_in_one_line(
+    spark: Any, begin: Begin, s3_url: str, tmp_path: Path
+) -> None:
+    """The driver has them in its environment; Spark's processes were begun before that."""
+    with pytest.raises(HoldfastError, match="S3 does not know who asks") as told:
+        finished(begin(numbers(spark), counting(), store=s3_url, nodes=1, epochs=2, spark_log=str(tmp_path / "log")))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("programs")
+@pytest.mark.skipif("HADOOP_AWS_JARS" not in os.environ, reason="no hadoop-aws here: name its jars in HADOOP_AWS_JARS")
+def test_with_a_file_system_of_hadoops_the_log_is_in_the_store(s3: Server) -> None:
+    folders = os.pathsep.join([*map(str, (HERE, HERE.parent)), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "s3a_alone.py"), os.environ["HADOOP_AWS_JARS"]],
+        env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.endswith("offsets in the store: 4\n")
