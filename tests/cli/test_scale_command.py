@@ -11,6 +11,7 @@ from holdfast.cli.app import main
 from holdfast.runtime.driver.requests import answers, ask, asked, withdraw
 from holdfast.runtime.history.history import History
 from holdfast.state import Store
+from holdfast.state.files import LocalFiles
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
@@ -45,7 +46,7 @@ def test_what_was_typed_wrong_is_told_in_one_line(
     with Store(tmp_path).writer("a job"):
         code, out, err = said(capsys, monkeypatch, "scale", str(tmp_path), *words)
     assert code == 2 and out == "" and told in err and len(err.strip().splitlines()) == 1
-    assert not list(asked(tmp_path))
+    assert not list(asked(LocalFiles(tmp_path)))
 
 
 def test_without_a_running_job_nothing_is_asked(
@@ -66,16 +67,16 @@ def test_a_request_that_nobody_takes_up_is_withdrawn(
     History(tmp_path / "history.jsonl").add({"time": 1.0, "kind": "started", **STARTED})
     with Store(tmp_path).writer("a job"):
         code, out, err = said(capsys, monkeypatch, "scale", str(tmp_path), "counts", "--to", "2", "--timeout", "0")
-    assert code == 1 and out == "" and "it is withdrawn" in err and not list(asked(tmp_path))
+    assert code == 1 and out == "" and "it is withdrawn" in err and not list(asked(LocalFiles(tmp_path)))
 
 
 def test_requests_are_taken_once_and_bad_ones_are_named(tmp_path: Path) -> None:
-    request = ask(tmp_path, "counts", 3)
+    request = ask(LocalFiles(tmp_path), "counts", 3)
     (tmp_path / "requests" / "zzz.json").write_text('{"scale": 4}')
-    found = list(asked(tmp_path))
+    found = list(asked(LocalFiles(tmp_path)))
     assert found[0] == request or found[1] == request
     assert "request zzz.json: {'scale': OPERATOR, 'to': NUMBER} was expected" in found
-    assert not list(asked(tmp_path)) and not withdraw(tmp_path, request)
+    assert not list(asked(LocalFiles(tmp_path))) and not withdraw(LocalFiles(tmp_path), request)
 
 
 def test_only_what_the_history_says_of_a_request_is_its_answer(tmp_path: Path) -> None:
@@ -83,4 +84,4 @@ def test_only_what_the_history_says_of_a_request_is_its_answer(tmp_path: Path) -
     history.add({"time": 1.0, "kind": "scaled", "request": "other"})
     history.add({"time": 2.0, "kind": "scaling aborted", "request": "mine", "again": True, "reason": "node-1 was lost"})
     history.add({"time": 3.0, "kind": "scaled", "request": "mine", "tasks": 3})
-    assert [event["kind"] for event in answers(tmp_path, "mine")] == ["scaling aborted", "scaled"]
+    assert [event["kind"] for event in answers(str(tmp_path), "mine")] == ["scaling aborted", "scaled"]

@@ -101,15 +101,15 @@ def test_an_epoch_is_known_only_once_it_is_durable(store: Store, monkeypatch: py
     with store.writer("job") as writer:
         known = Journal.load(store, -1)
         one = pieces(store, writer.token, 0)
-        real, refused = store.files.put, []
+        real, refused = store.files.create, []
 
-        def put(name: str, data: bytes, sync: bool) -> None:
+        def create(name: str, data: bytes, sync: bool) -> None:
             real(name, data, sync)
             if name.startswith(COMMITS) and not refused:
                 refused.append(name)
                 raise Unusable("503")
 
-        monkeypatch.setattr(store.files, "put", put)
+        monkeypatch.setattr(store.files, "create", create)
         with pytest.raises(Unusable):
             known.append(writer, one)
         assert known.newest == -1

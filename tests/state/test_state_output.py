@@ -14,8 +14,8 @@ from crashing import Refusing, cut_everywhere
 
 from holdfast.errors import Invalid
 from holdfast.state import Damaged, Store, Unusable
-from holdfast.state import files as files_module
-from holdfast.state.files import Files, LocalFiles, RemoteFiles, open_files
+from holdfast.state import remote as remote_module
+from holdfast.state.files import Files, LocalFiles, open_files
 from holdfast.state.output import (
     STAGED,
     Kind,
@@ -29,14 +29,17 @@ from holdfast.state.output import (
     written,
 )
 from holdfast.state.output import verify as verify_outputs
+from holdfast.state.remote import RemoteFiles
 from holdfast.state.verify import verify
 
 _unique = itertools.count()
 ROWS = pa.table({"page": ["a", "b"], "visits": [3, 4]})
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "s3"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "s3":
+        return open_files(request.getfixturevalue("s3_url"))
     return open_files(tmp_path / "store" if request.param == "local" else f"memory://outputs-{next(_unique)}")
 
 
@@ -54,7 +57,11 @@ def test_outputs_are_placed_once_and_any_tool_reads_them(tmp_path: Path) -> None
     files = LocalFiles(tmp_path)
     first = stage(files, "1-7", "final", 4, "O5/0", ROWS, 1.0, True)
     assert StagedOutput.from_json(first.to_json()) == first
-    assert (first.rows, first.fidelity, first.path) == (2, 1.0, "output/staged/1-7-final-000000000004-O5-0.parquet")
+    assert (first.rows, first.fidelity, first.path) == (
+        2,
+        1.0,
+        f"output/staged/1-7-final-{first.checksum}-000000000004-O5-0.parquet",
+    )
     tentative = stage(files, "1-7", "tentative", 4, "O5/0", ROWS, 0.5, True)
     assert not (tmp_path / "output/final").exists()
     assert place(files, [first, tentative], True) == [True, True]
@@ -244,7 +251,7 @@ def test_a_service_that_refuses_once_is_asked_again_and_nothing_is_lost(
 ) -> None:
     """Any single call of those that placing makes is answered with 503, before or after it took effect."""
     if not atomic:
-        monkeypatch.setattr(files_module, "_ATOMIC_PUT", frozenset())
+        monkeypatch.setattr(remote_module, "_ATOMIC_PUT", frozenset())
     memory = fsspec.filesystem("memory")
     at = 0
     while True:

@@ -28,7 +28,7 @@ from holdfast.state import (
     Unusable,
     fence,
 )
-from holdfast.state import files as files_module
+from holdfast.state import remote as remote_module
 from holdfast.state import writer as writer_module
 from holdfast.state.compaction import length
 from holdfast.state.output import KINDS, place, stage
@@ -37,11 +37,13 @@ COUNTS = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("count", pa
 _unique = itertools.count()
 
 
-@pytest.fixture(params=["local", "memory", "file", "moving"])
+@pytest.fixture(params=["local", "memory", "file", "moving", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A path, a file URL, a service whose puts are atomic, and one where files must be moved into place."""
+    """A path, a file URL, a service whose puts are atomic, one where files must be moved into place, and S3."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_url"))
     if request.param == "moving":
-        monkeypatch.setattr(files_module, "_ATOMIC_PUT", frozenset())
+        monkeypatch.setattr(remote_module, "_ATOMIC_PUT", frozenset())
     if request.param in ("memory", "moving"):
         return f"memory://store-{next(_unique)}"
     return f"file://{tmp_path}/store" if request.param == "file" else str(tmp_path / "store")
@@ -229,7 +231,7 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
     """Data and its folder, then manifest and folder; a journal epoch likewise; names of outputs all at once."""
     story: list[str] = []
     opened: dict[int, str] = {}
-    real_open, real_replace = os.open, Path.replace
+    real_open, real_replace, real_link = os.open, Path.replace, os.link
 
     def opening(path: os.PathLike[str] | str, *args: Any) -> int:
         descriptor = real_open(path, *args)
@@ -243,6 +245,10 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
     def replacing(path: Path, target: Path) -> Path:
         story.append(f"name {target.parent.name}")
         return real_replace(path, target)
+
+    def linking(path: Path, target: Path) -> None:
+        story.append(f"name {target.parent.name}")
+        real_link(path, target)
 
     def told() -> list[str]:
         told, story[:] = list(story), []
@@ -259,6 +265,7 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         mock.patch.object(os, "open", opening),
         mock.patch.object(os, "fsync", syncing),
         mock.patch.object(Path, "replace", replacing),
+        mock.patch.object(os, "link", linking),
     ):
         files = store.write_task("O3/0", 2, some_state(2), token=writer.token)
         assert told() == ["sync file", "name O3-0", "sync O3-0"]
@@ -328,7 +335,7 @@ def test_a_commit_overtaken_while_it_is_written_does_not_report_success(
     store = Store(url)
     writer = store.writer("slow")
     files = store.write_task("O3/0", 1, some_state(1), token=writer.token)
-    real, newer = store.files.put, []
+    real, newer = store.files.create, []
 
     def overtaken(name: str, data: bytes, sync: bool) -> None:
         if name.startswith(folder) and not newer:
@@ -341,7 +348,7 @@ def test_a_commit_overtaken_while_it_is_written_does_not_report_success(
         else:
             writer.commit_checkpoint(1, {"O3/0": files})
 
-    monkeypatch.setattr(store.files, "put", overtaken)
+    monkeypatch.setattr(store.files, "create", overtaken)
     with pytest.raises(Fenced, match="superseded by writer 2"):
         commit()
     monkeypatch.undo()

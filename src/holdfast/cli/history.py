@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ from holdfast.runtime.history.narrative import Recovery, promise, recoveries
 
 
 def history(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a run (its --out)")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="folder of a run (its --out), or a store by URL")],
     last: Annotated[int, typer.Option(min=1, help="tell the last N recoveries")] = 5,
     task: Annotated[
         str | None, typer.Option(help="tell the story of one task, such as counts/0, event by event")

@@ -12,8 +12,10 @@ from holdfast.errors import Invalid
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a run (its --out)")],
-    out: Annotated[Path | None, typer.Option(help="the page to write; DIR/report.html by default")] = None,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="folder of a run (its --out), or a store by URL")],
+    out: Annotated[
+        Path | None, typer.Option(help="the page to write; DIR/report.html by default, report.html for a URL")
+    ] = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Make a page of a run: one HTML file that needs no network.
@@ -28,7 +30,8 @@ def report(
     from holdfast.report.digest import digest
     from holdfast.report.page import NAME, write_page
 
-    path = out if out is not None else folder / NAME
+    here = Path() if "://" in folder else Path(folder)
+    path = out if out is not None else here / NAME
     if not path.parent.is_dir() and out is not None:
         raise Invalid(f"--out {path}: no such folder {path.parent}")
     if path.is_dir():

@@ -14,12 +14,15 @@ from holdfast.runtime.driver.requests import OUTCOMES, Request, answers, ask, wi
 from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Store
 from holdfast.state.fence import held
+from holdfast.state.files import open_files
 
-LOOK_EVERY = 0.1
+LOOK_EVERY, REMOTE_EVERY = 0.1, 1.0
 
 
 def scale(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of a running job (its --out)")],
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="folder of a running job (its --out), or its store by URL")
+    ],
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="the operator, such as counts")],
     to: Annotated[int, typer.Option(help="how many tasks it shall have")],
     timeout: Annotated[float, typer.Option(min=0, help="seconds to wait until it is done")] = 60.0,
@@ -34,8 +37,8 @@ def scale(
     """
     started = running(folder)
     _check(started, operator, to)
-    skip = (folder / NAME).stat().st_size
-    request = ask(folder, operator, to)
+    skip = 0 if "://" in folder else (Path(folder) / NAME).stat().st_size
+    request = ask(open_files(folder), operator, to)
     told = _awaited(folder, request, timeout, skip)
     if told["kind"] != "scaled":
         raise Infeasible(f"operator {operator} to {to} tasks: {told['reason']}")
@@ -49,7 +52,7 @@ def scale(
     answer(content, form, lambda console: console.print(_said(content), highlight=False, soft_wrap=True))
 
 
-def running(folder: Path) -> dict[str, Any]:
+def running(folder: str) -> dict[str, Any]:
     """What the job that runs in a folder said when it started; Invalid if none does."""
     events = [event for event in read_history(folder) if event["kind"] in ("started", "stopped")]
     if not held(Store(folder).files, time.time()) or not events or events[-1]["kind"] == "stopped":
@@ -67,7 +70,7 @@ def _check(started: dict[str, Any], operator: str, to: int) -> None:
         raise Invalid(f"--to: an operator needs at least 1 task, got {to}")
 
 
-def _awaited(folder: Path, request: Request, timeout: float, skip: int) -> dict[str, Any]:
+def _awaited(folder: str, request: Request, timeout: float, skip: int) -> dict[str, Any]:
     """The event that tells what became of a request. Tries that fail and begin again are told on the way."""
     until = time.monotonic() + timeout
     heard = 0
@@ -82,8 +85,8 @@ def _awaited(folder: Path, request: Request, timeout: float, skip: int) -> dict[
             break
         if not held(Store(folder).files, time.time()):
             raise Infeasible(f"operator {request.operator} to {request.to} tasks: the job ended before it was done")
-        time.sleep(LOOK_EVERY)
-    if withdraw(folder, request):
+        time.sleep(LOOK_EVERY if "://" not in folder else REMOTE_EVERY)
+    if withdraw(open_files(folder), request):
         raise Infeasible(f"the job did not take the request up within {timeout:g} s; it is withdrawn")
     raise Infeasible(f"not done after {timeout:g} s; it may still be, holdfast history {folder} --events tells")
 

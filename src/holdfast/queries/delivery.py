@@ -1,24 +1,29 @@
 """Whole epochs for whoever asked for batches: each once it is final and complete, in order, at least once.
 
 How far it has come is in the store, so after a crash it goes on with the next epoch: a batch is given again only if its
-receiver had taken it and that was not written down yet. Its number tells.
+receiver had taken it and that was not written down yet. Its number tells. Nothing that was taken is let go of before a
+look at the fence has shown that whoever comes next reads how far it was.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.ports import Retry
 from holdfast.runtime.spark.shipping import first_cause
-from holdfast.state import output
+from holdfast.state import Writer, output
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
 
-NAME = "cursor/batches.json"
+FOLDER = "cursor"
+_NAME = re.compile(r"batches(?:-(\d{10}))?\.json")
+"""Each writer has a document of its own; one without a token is from before they had."""
 TRIES = Retry(limit=6, first=0.1, most=5.0)
 KEPT = 200
 """So many outputs that were taken may lie about before they are cleared away."""
@@ -50,15 +55,35 @@ class Delivery:
         self._give = give
         self._fail = fail
         self.error: HoldfastError | None = None
-        self._given = self._read()
+        self._writer: Writer | None = None
+        self._older: list[str] = []
+        self._given = -1
+        self._there: dict[int, set[str]] = {}
+        self._listed = False
+        """Which tasks have said something finally in an epoch, and whether that is all."""
         self._final = self._safe = -1
         self._ends = False
         self._over: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="holdfast-batches", daemon=True)
 
-    def begin(self) -> None:
+    def begin(self, writer: Writer) -> None:
+        """Go on from where it stopped; now that this writer has the store, nobody else moves that on."""
+        self._writer = writer
+        given = self._read()
+        with self._changed:
+            self._given = given
+            self._changed.notify_all()
         self._thread.start()
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """On the driver's thread, before the coordinator hears of it: outputs have their names now."""
+        if event["kind"] == "published" and event["of"] == "final":
+            with self._changed:
+                if len(event["epochs"]) == 1:
+                    self._there.setdefault(event["epochs"][0], set()).update(event["tasks"])
+                else:
+                    self._listed = False
 
     def finals(self) -> None:
         """Look how far every task has said its last word; up to the checkpoint nothing will be said again."""
@@ -99,7 +124,7 @@ class Delivery:
                     self.finals()
                     continue
                 self._deliver(epoch)
-                self._files.put(NAME, document("batches", {"epoch": epoch}), True)
+                self._write(epoch)
                 with self._changed:
                     self._given = epoch
                     self._changed.notify_all()
@@ -114,7 +139,18 @@ class Delivery:
                 self._changed.wait_for(lambda: self._ends)
             self._over()
 
+    def _write(self, epoch: int) -> None:
+        """Put down how far it has come; if that succeeds, whoever has the store next has read it."""
+        assert self._writer is not None
+        put_given(self._files, epoch, self._writer.token)
+        self._writer.check()
+        if self._older:
+            self._files.delete_many(self._older)
+            self._older = []
+
     def _deliver(self, epoch: int) -> None:
+        assert self._writer is not None
+        self._writer.check()
         rows = self._rows(epoch)
         for attempt in range(1, TRIES.limit + 1):
             try:
@@ -129,15 +165,40 @@ class Delivery:
 
     def _rows(self, epoch: int) -> pa.Table | None:
         """What there is of an epoch. What was taken before and cannot be made again is let go of."""
-        written = output.written(self._files, "final")
-        if sum(at < epoch for at, _ in written) > KEPT:
-            output.forget(self._files, "final", min(epoch - 1, self._safe))
-        tables = [output.read(self._files, "final", at, task) for at, task in written if at == epoch]
+        with self._changed:
+            known, self._listed = self._listed, True
+        if not known:
+            found = output.written(self._files, "final")
+            with self._changed:
+                for at, task in found:
+                    self._there.setdefault(at, set()).add(task)
+        with self._changed:
+            taken = [at for at in self._there if at < epoch]
+            if sum(len(self._there[at]) for at in taken) > KEPT:
+                gone = min(epoch - 1, self._safe)
+                self._there = {at: tasks for at, tasks in self._there.items() if at > gone}
+            else:
+                gone = -1
+            tasks = sorted(self._there.get(epoch, ()))
+        if gone >= 0:
+            output.forget(self._files, "final", gone)
+        tables = [output.read(self._files, "final", epoch, task) for task in tasks]
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
     def _read(self) -> int:
-        try:
-            self._files.size(NAME)
-        except FileNotFoundError:
+        names = [name for name in self._files.list(FOLDER) if _NAME.fullmatch(name)]
+        if not names:
             return -1
-        return int(read_document(self._files, "batches", NAME)["epoch"])
+        newest = max(names, key=_token)
+        self._older = [f"{FOLDER}/{name}" for name in names if self._writer and _token(name) < self._writer.token]
+        return int(read_document(self._files, "batches", f"{FOLDER}/{newest}")["epoch"])
+
+
+def put_given(files: Files, epoch: int, token: int) -> None:
+    """Everything up to this epoch was taken, says this writer."""
+    files.put(f"{FOLDER}/batches-{token:010d}.json", document("batches", {"epoch": epoch, "token": token}), True)
+
+
+def _token(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    return int(match[1] or 0) if match else -1

@@ -33,7 +33,6 @@ from holdfast.runtime.spark.starting import default_nodes
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.runtime.worker.processing import process, route
 from holdfast.state import Spill, Store, TaskState
-from holdfast.state.entries import document
 from holdfast.state.files import sync_folder
 from holdfast.state.journal import ROWS
 from holdfast.topology import Task
@@ -151,7 +150,7 @@ class Moving:
             extra = {"signature": self._pipeline.signature, "shape": Shape().to_json(), ROWS: rows_before}
             writer.commit_checkpoint(batch, entries, {}, extra)
             # Batches up to this one were delivered by the old query.
-            store.files.put(delivery.NAME, document("batches", {"epoch": batch}), True)
+            delivery.put_given(store.files, batch, writer.token)
         return groups
 
     def _parts(self, rows: pa.Table) -> pa.Table:

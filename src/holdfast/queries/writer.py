@@ -16,13 +16,14 @@ from holdfast.queries.frames import frame_of
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
+from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.ports import Listener, Output
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark import Job
 from holdfast.runtime.spark.shipping import first_cause
-from holdfast.runtime.spark.source import Edge
+from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.starting import begin, default_nodes
-from holdfast.state.files import open_files
+from holdfast.state import Store
 
 FORMATS = ("parquet", "json", "csv", "orc", "text", "console", "memory", "noop")
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -39,10 +40,10 @@ def writeStream(frame: DataFrame) -> Writer:
 class Query(Job):
     """A running query: a job whose answers go where they were asked for."""
 
-    def __init__(self, store: str, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, name: str | None, give: Callable[[pa.Table | None, int], None]) -> None:
+        super().__init__(store.url)
         self.name = name
-        self.delivery = Delivery(open_files(store), give, self._not_taken, self._look)
+        self.delivery = Delivery(store.files, give, self._not_taken, self._look)
 
     def processAllAvailable(self) -> None:
         """Until everything that the source has now is answered and delivered; for tests."""
@@ -60,6 +61,10 @@ class Query(Job):
     def pace(self) -> None:
         """Whoever takes batches may be a few epochs behind, not more."""
         self.delivery.pace()
+
+    def _attach(self, driver: Driver, source: StreamSource) -> None:
+        super()._attach(driver, source)
+        driver.telling.hearers.append(self.delivery.heard)
 
     def _look(self) -> tuple[int | None, int]:
         seen = self._driver.snapshot if self._driver is not None else None
@@ -237,7 +242,7 @@ class Writer:
 
         early = self._early
 
-        def into(place: str) -> Query:
+        def into(place: Store) -> Query:
             made.append(Query(place, self._name, give))
             return made[-1]
 
@@ -251,7 +256,7 @@ class Writer:
             self._trigger, self._name, split.watermarked, idles, sink, self._listeners, combines=combined(pipeline)
         )
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
-        made[0].delivery.begin()
+        made[0].delivery.begin(made[0].driver.writer)
         return made[0]
 
     def _written(self) -> Batches:

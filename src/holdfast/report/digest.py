@@ -26,14 +26,15 @@ COMPARED = 5
 """So many of the last failures are compared with other schedulers."""
 
 
-def digest(folder: Path) -> dict[str, Any]:
-    """Of a run's folder; Invalid if it is none."""
-    with understood(folder):
-        told = digest_events(list(read_history(folder)), folder.name)
-    told["setup"] = _read(folder / "run.json")
-    told["summary"] = _read(folder / "summary.json")
-    told["verdict"] = _read(folder / "verdict.json")
-    told["attachments"] = attachments(folder)
+def digest(directory: str | Path) -> dict[str, Any]:
+    """Of a run's folder, or of a store by URL; Invalid if it is none."""
+    name = str(directory).rstrip("/").rpartition("/")[2]
+    with understood(directory):
+        told = digest_events(list(read_history(directory)), name)
+    folder = Path(directory) if "://" not in str(directory) else None
+    for part in ("setup", "summary", "verdict"):
+        told[part] = _read(folder / ("run.json" if part == "setup" else f"{part}.json")) if folder is not None else {}
+    told["attachments"] = attachments(folder) if folder is not None else []
     if told["running"]:
         # Nobody here can know which of the two it is.
         heard = datetime.fromtimestamp(told["began"] + told["elapsed"], UTC)
@@ -42,7 +43,7 @@ def digest(folder: Path) -> dict[str, Any]:
             "text": f"Still running, or killed: the history has no end; last heard {heard:%F %T} UTC",
         }
     if told["setup"].get("workload"):
-        told["title"] = f"{told['setup']['workload']} in {folder.name}"
+        told["title"] = f"{told['setup']['workload']} in {name}"
     return told
 
 

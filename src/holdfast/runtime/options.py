@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from operator import index
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -86,7 +86,7 @@ class Scaling:
         check(self, "pool", lambda n: index(n) >= 0, "0 or more nodes")
         check(self, "shed_above", lambda seconds: seconds > 0, "more than 0 seconds")
         if isinstance(self.elastic, Mapping):
-            _known("elastic", self.elastic, [field.name for field in fields(Policy)])
+            _known("elastic", self.elastic, [each.name for each in fields(Policy)])
             Policy(**self.elastic)
 
 
@@ -96,7 +96,9 @@ class Storage:
     young: after 2 epochs, then whenever a fifth of all epochs is in none. ``outputs``: False keeps no output files.
     ``memory_limit``: bytes of state that a table may hold in memory before it spills. ``sync``: what is forced to the
     platter before it counts. ``force``: take the store over from a job that still holds it. ``allow_changed``:
-    operators that do something else than they did when the store was written, and begin anew.
+    operators that do something else than they did when the store was written, and begin anew. ``storage_options``: for
+    the client of a store by URL, such as credentials that are not in the environment; never told nor written down.
+    ``spark_log``: where Spark keeps its own log of the stream, if not in the store.
     """
 
     checkpoint_every: int | None = None
@@ -105,8 +107,15 @@ class Storage:
     sync: Sync | None = None
     force: bool = False
     allow_changed: Iterable[str] = ()
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    spark_log: str | None = None
 
     def __post_init__(self) -> None:
+        if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
+            raise Invalid(
+                f"storage_options must be a mapping of names to values, got {type(self.storage_options).__name__}"
+            )
+        check(self, "spark_log", lambda given: isinstance(given, str) and given != "", "a path or URL")
         _listed(self, "allow_changed", 'names of operators, such as ["counts"]', str)
         check(self, "checkpoint_every", lambda epochs: index(epochs) >= 1, "at least 1")
         check(self, "memory_limit", lambda size: index(size) >= 0, "a number of bytes, 0 or more")
@@ -156,6 +165,8 @@ class Flat(TypedDict, total=False):
     sync: Sync | None
     force: bool
     allow_changed: Iterable[str]
+    storage_options: Mapping[str, Any] | None
+    spark_log: str | None
     faults: Iterable[Fault]
     rejoin_after: float | None
     verify: bool

@@ -5,6 +5,7 @@ Here are the values and how they are read; what is written, and in which order, 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 from holdfast.errors import Invalid
 from holdfast.state.change import Change
 from holdfast.state.entries import Damaged, FileEntry, checksum, read_checked, read_document
-from holdfast.state.files import Files
+from holdfast.state.files import Files, exists
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import table_label, task_folder
 from holdfast.state.ranges import KeyRange, Routing
@@ -73,7 +74,14 @@ class Checkpoint:
 def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> list[str]:
     """Names of the manifests that count, oldest first, the latest revision of each epoch alone."""
     best: dict[int, tuple[int, int, str]] = {}
-    for name in files.list(FOLDER):
+    listed = set(files.list(FOLDER))
+    with contextlib.suppress(Damaged):
+        # A listing may come late: what the newest writer keeps is asked for by name.
+        kept = (
+            {str(name) for name in read_document(files, "index", index_name(newest))["manifests"]} if newest else set()
+        )
+        listed |= {name for name in kept - listed if exists(files, f"{FOLDER}/{name}")}
+    for name in listed:
         if (match := _MANIFEST.fullmatch(name)) is None:
             continue
         epoch, token, revision = map(int, match.groups())
@@ -97,7 +105,8 @@ def missing_manifests(files: Files, newest: int) -> list[str]:
     except Damaged as error:
         return [str(error)]
     present = set(files.list(FOLDER))
-    return [f"{FOLDER}/{name} is missing" for name in names if name not in present]
+    gone = [name for name in names if name not in present and not exists(files, f"{FOLDER}/{name}")]
+    return [f"{FOLDER}/{name} is missing" for name in gone]
 
 
 def manifest_facts(name: str) -> tuple[int, int] | None:

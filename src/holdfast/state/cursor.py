@@ -63,17 +63,22 @@ def read(files: Files) -> Cursor | None:
     return None
 
 
-def write(files: Files, cursor: Cursor, token: int, sync: bool) -> None:
-    """Put the cursor down, as writer ``token``; the one before it stays, older ones go."""
-    there = names(files)
+def write(files: Files, cursor: Cursor, token: int, sync: bool, there: list[str] | None = None) -> list[str]:
+    """Put the cursor down, as writer ``token``; the one before it stays, older ones go. The documents there are now.
+
+    ``there``: what the call before this one returned; without it they are listed.
+    """
+    there = names(files) if there is None else there
     mine = [name for name in there if name.startswith(_name(token, 0)[: len(FOLDER) + 11])]
     number = _number(mine[-1]) + 1 if mine else 1
     body = {"token": token, "number": number, "final": dict(cursor.final), "tentative": dict(cursor.tentative)}
     files.put(_name(token, number), document("cursor", body), sync)
     # Documents of newer writers are none of ours.
     older = [name for name in there if name < _name(token, number)]
-    for name in older[: len(older) + 1 - KEPT]:
-        files.delete(name)
+    gone = older[: max(len(older) + 1 - KEPT, 0)]
+    if gone:
+        files.delete_many(gone)
+    return sorted({*there, _name(token, number)} - {*gone})
 
 
 def _name(token: int, number: int) -> str:

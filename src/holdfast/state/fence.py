@@ -18,9 +18,11 @@ from uuid import uuid4
 
 from holdfast.errors import HoldfastError
 from holdfast.state.entries import Damaged, document, read_document
-from holdfast.state.files import Files, Unusable
+from holdfast.state.files import Files, Unusable, exists
 
 FOLDER = "fence"
+CLAIMS_KEPT = 100
+"""So many older claims stay: from any of them that a listing has, the newest is found by name."""
 _CLAIM = re.compile(r"(\d{10})\.json")
 
 
@@ -63,7 +65,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who took the store, and with which token. ``id``: of this claim, so that no two are the same bytes."""
+    """Who took the store, and with which token. ``id``: of this claim, so that no two are the same bytes.
+
+    ``keep``: so many checkpoints it retains; 0 where nobody said.
+    """
 
     token: int
     owner: str
@@ -71,41 +76,47 @@ class Claim:
     process: str
     lease: float
     id: str
+    keep: int = 0
 
 
 def newest_token(files: Files) -> int:
-    """The highest token ever claimed; 0 for none."""
-    return max((int(m[1]) for name in files.list(FOLDER) if (m := _CLAIM.fullmatch(name))), default=0)
+    """The highest token ever claimed; 0 for none. Those that a listing does not have yet are asked for by name."""
+    newest = max(_tokens(files), default=0)
+    while exists(files, _claim_name(newest + 1)):
+        newest += 1
+    return newest
 
 
 def check(files: Files, token: int) -> None:
-    """Fenced if a newer writer has claimed the store. Asked by name too: a listing may come late."""
-    newest = newest_token(files)
-    if newest < token and _claimed(files, token):
-        newest = token
-    if newest == token and _claimed(files, token + 1):
-        newest = token + 1
-    if newest < token:
+    """Fenced if a newer writer has claimed the store. Asked by name alone: two requests, and no listing.
+
+    The next claim first, then our own: who takes over deletes older claims in their order, so whoever finds its own
+    there and had not found the next one before was the newest when it asked.
+    """
+    if not exists(files, _claim_name(token + 1)) and exists(files, _claim_name(token)):
+        return
+    if (newest := newest_token(files)) <= token:
         raise Unusable(f"store {files.url}: vanished while it was in use: the claim of writer {token} is gone")
-    if newest > token:
-        raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
+    raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
 
 
-def _claimed(files: Files, token: int) -> bool:
-    try:
-        return files.size(f"{FOLDER}/{token:010d}.json") >= 0
-    except FileNotFoundError:
-        return False
+def _tokens(files: Files) -> set[int]:
+    """Of all writers of whom anything is there."""
+    return {int(name[:10]) for name in files.list(FOLDER) if name[:10].isdigit()}
 
 
-def claim(files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity) -> Claim:
+def _claim_name(token: int) -> str:
+    return f"{FOLDER}/{token:010d}.json"
+
+
+def claim(files: Files, owner: str, lease: float, force: bool, now: float, identity: Identity, keep: int = 0) -> Claim:
     """The next token, or Held if a live writer has the store and ``force`` is not set."""
     newest = newest_token(files)
     if newest and not force:
         _refuse_if_held(files, newest, now, identity)
-    mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique())
+    mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique(), keep)
     try:
-        files.create(f"{FOLDER}/{mine.token:010d}.json", document("claim", asdict(mine)), sync=True)
+        files.create(_claim_name(mine.token), document("claim", asdict(mine)), sync=True)
     except FileExistsError:
         raise Held(f"store {files.url}: another writer took it at this very moment") from None
     beat(files, mine.token, now)
@@ -118,10 +129,20 @@ def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
 
 
 def forget_older(files: Files, token: int) -> None:
-    """Claims before ``token`` have said all they had to say."""
-    for name in files.list(FOLDER):
-        if name[:10].isdigit() and int(name[:10]) < token:
-            files.delete(f"{FOLDER}/{name}")
+    """What older writers said goes, and claims of long ago; those in their order, see ``check``."""
+    old = [name for name in files.list(FOLDER) if name[:10].isdigit() and int(name[:10]) < token]
+    for name in sorted(name for name in old if _CLAIM.fullmatch(name) and int(name[:10]) < token - CLAIMS_KEPT):
+        files.delete(f"{FOLDER}/{name}")
+    if rest := [f"{FOLDER}/{name}" for name in old if not _CLAIM.fullmatch(name)]:
+        files.delete_many(rest)
+
+
+def kept_by(files: Files, token: int) -> int | None:
+    """How many checkpoints that writer retains; None if it did not say."""
+    try:
+        return int(read_document(files, "claim", _claim_name(token)).get("keep", 0)) or None
+    except Damaged:
+        return None
 
 
 def inherited(files: Files, before: int | None = None) -> tuple[int, dict[str, Any] | None]:
@@ -130,8 +151,7 @@ def inherited(files: Files, before: int | None = None) -> tuple[int, dict[str, A
     Documents of its token and later ones count, and those of older ones that it found. A writer that died between its
     claim and its list changes nothing; where nobody has a list (None), everything counts.
     """
-    claims = (int(match[1]) for name in files.list(FOLDER) if (match := _CLAIM.fullmatch(name)))
-    tokens = sorted((token for token in claims if before is None or token < before), reverse=True)
+    tokens = sorted((token for token in _tokens(files) if before is None or token < before), reverse=True)
     for token in tokens:
         if (found := _found(files, token)) is not None:
             return token, found
@@ -164,7 +184,7 @@ def held(files: Files, now: float, identity: Identity | None = None) -> bool:
 def _refuse_if_held(files: Files, token: int, now: float, identity: Identity) -> None:
     try:
         last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")
-        body = read_document(files, "claim", f"{FOLDER}/{token:010d}.json")
+        body = read_document(files, "claim", _claim_name(token))
     except Damaged:
         return
     if last["released"] or now - last["at"] > body["lease"]:

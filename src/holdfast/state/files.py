@@ -1,4 +1,4 @@
-"""Files of a store by their relative names: on the local disk, or anywhere fsspec reaches. Whole or not at all.
+"""Files of a store by their relative names: on the local disk here, elsewhere in s3.py and remote.py. Whole or not.
 
 A file appears under its name only when all of it is there. Trouble with the device is told as ``Unusable``.
 """
@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,8 +22,6 @@ from holdfast.errors import HoldfastError, Invalid
 TEMPORARY = ".tmp-"
 FULL = ".full"
 """While this file's time lies ahead, a local store takes no more: how trials fill one without filling the disk."""
-_ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
-"""Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
 
 Durable = bool | Literal["data"]
 """What outlives a machine's crash once a put is done: all of it, nothing for certain, or the bytes without the name
@@ -50,6 +48,10 @@ class Files(Protocol):
 
     def size(self, name: str) -> int: ...
     def list(self, folder: str) -> list[str]: ...
+    def tree(self, folder: str) -> Sequence[str]:
+        """The files anywhere below a folder, by their names from there."""
+        ...
+
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None: ...
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
         """Like ``put``, but FileExistsError if other bytes have the name; of two at once exactly one succeeds."""
@@ -60,11 +62,16 @@ class Files(Protocol):
         neither is there. ``sync``: all names in the target's folder are durable then, moved before or not."""
         ...
 
-    def link(self, name: str, target: str) -> None:
-        """A second name for a file, or a copy of it; nothing if the target is there."""
+    def link(self, name: str, target: str, sync: bool = False) -> bool:
+        """A second name for a file, or a copy of it; False, and nothing is done, if the target is there: of two at
+        once exactly one succeeds. ``sync``: all names in the target's folder are durable then."""
         ...
 
     def delete(self, name: str) -> None: ...
+    def delete_many(self, names: Sequence[str]) -> None:
+        """All of these, in as few requests as the place allows; in no order."""
+        ...
+
     def delete_folder(self, folder: str) -> None:
         """A folder with the files in it."""
         ...
@@ -79,22 +86,41 @@ class Files(Protocol):
         ...
 
 
-def open_files(url: str | os.PathLike[str]) -> Files:
-    """Files under a local path or any fsspec URL such as ``s3://bucket/job`` or ``memory://job``."""
+def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Files:
+    """Files under a local path or a URL such as ``s3://bucket/job`` or ``memory://job``.
+
+    ``options``: credentials and the like for whoever opens the URL; without them, what the environment says.
+    """
     text = os.fspath(url)
     scheme, separator, rest = text.partition("://")
     if not separator or scheme in ("file", "local"):
+        if options:
+            raise Invalid(f"store {text}: storage_options are for a store by URL, this is a folder")
         path = Path(rest if separator else text)
         if path.exists() and not path.is_dir():
             raise Invalid(f"store {text}: this is a file; a store is a folder")
         return LocalFiles(path)
-    import fsspec
+    who, at, where = rest.partition("/")[0].rpartition("@")
+    if at and ":" in who:
+        raise Invalid(
+            f"store {scheme}://...@{where}: no password in a store's URL, since it is told and written down; use "
+            "storage_options or the environment"
+        )
+    if scheme in ("s3", "s3a"):
+        from holdfast.state.s3 import open_s3
 
+        return open_s3(text, options or {})
+    from holdfast.state.remote import open_remote
+
+    return open_remote(text, options or {})
+
+
+def exists(files: Files, name: str) -> bool:
+    """Whether a file has this name. One request, and no listing, which may come late."""
     try:
-        system, root = fsspec.core.url_to_fs(text)
-    except (ValueError, ImportError) as error:
-        raise Invalid(f"store {text}: {error}") from error
-    return RemoteFiles(text, system, root)
+        return files.size(name) >= 0
+    except FileNotFoundError:
+        return False
 
 
 class LocalFiles:
@@ -105,32 +131,40 @@ class LocalFiles:
         self.url = str(root)
 
     def read(self, name: str) -> pa.Buffer:
-        with _told(self.url, "read", name), (self.root / name).open("rb") as file:
+        with told(self.url, "read", name), (self.root / name).open("rb") as file:
             data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
             return data.slice(0, file.readinto(memoryview(data)))
 
     def map(self, name: str) -> pa.Buffer:
-        with _told(self.url, "read", name), pa.memory_map(str(self.root / name)) as file:
+        with told(self.url, "read", name), pa.memory_map(str(self.root / name)) as file:
             return file.read_buffer()
 
     def size(self, name: str) -> int:
-        with _told(self.url, "read", name):
+        with told(self.url, "read", name):
             return (self.root / name).stat().st_size
 
     def list(self, folder: str) -> list[str]:
-        with _told(self.url, "list", folder):
+        with told(self.url, "list", folder):
             try:
                 with os.scandir(self.root / folder) as entries:
                     return sorted(entry.name for entry in entries if not entry.name.startswith(TEMPORARY))
             except FileNotFoundError:
                 return []
 
+    def tree(self, folder: str) -> Sequence[str]:
+        top = self.root / folder
+        with told(self.url, "list", folder):
+            found = [
+                Path(at, name) for at, _, names in os.walk(top) for name in names if not name.startswith(TEMPORARY)
+            ]
+        return sorted(path.relative_to(top).as_posix() for path in found)
+
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
-        with _told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
+        with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
             temporary.replace(target)
 
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
-        with _told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
+        with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -139,7 +173,7 @@ class LocalFiles:
             temporary.unlink()
 
     def move(self, name: str, target: str, sync: bool) -> None:
-        with _told(self.url, "move", name):
+        with told(self.url, "move", name):
             source, goal = self.root / name, self.root / target
             try:
                 _with_folder(lambda: source.replace(goal), goal.parent, sync)
@@ -149,17 +183,31 @@ class LocalFiles:
             if sync:
                 sync_folder(goal.parent)
 
-    def link(self, name: str, target: str) -> None:
-        with _told(self.url, "link", name), contextlib.suppress(FileExistsError):
+    def link(self, name: str, target: str, sync: bool = False) -> bool:
+        with told(self.url, "link", name):
             source, goal = self.root / name, self.root / target
-            _with_folder(lambda: os.link(source, goal), goal.parent, sync=False)
+            try:
+                _with_folder(lambda: os.link(source, goal), goal.parent, sync)
+                done = True
+            except FileExistsError:
+                done = False
+            if sync:
+                sync_folder(goal.parent)
+            return done
 
     def delete(self, name: str) -> None:
-        with _told(self.url, "delete", name):
+        with told(self.url, "delete", name):
             (self.root / name).unlink(missing_ok=True)
 
+    def delete_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+        for folder in {(self.root / name).parent for name in names}:
+            with contextlib.suppress(OSError):  # others are in it
+                folder.rmdir()
+
     def delete_folder(self, folder: str) -> None:
-        with _told(self.url, "delete", folder):
+        with told(self.url, "delete", folder):
             path = self.root / folder
             with contextlib.suppress(FileNotFoundError):
                 for entry in list(os.scandir(path)):
@@ -171,7 +219,7 @@ class LocalFiles:
             if not isinstance(error[1], FileNotFoundError):
                 raise error[1]
 
-        with _told(self.url, "delete", folder):
+        with told(self.url, "delete", folder):
             shutil.rmtree(self.root / folder, onerror=gone)
 
     def within(self, folder: str) -> LocalFiles:
@@ -180,7 +228,7 @@ class LocalFiles:
     def sweep(self, age: float) -> int:
         """Delete temporary files, left by processes that died, that are older than ``age`` seconds; how many."""
         gone = 0
-        with _told(self.url, "sweep", ""):
+        with told(self.url, "sweep", ""):
             for path in self.root.rglob(f"{TEMPORARY}*"):
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - path.stat().st_mtime > age:
@@ -261,127 +309,12 @@ def link_between(files: Files, name: str, other: Files, target: str) -> None:
     """A file of one place under a name of another: a link if both are on local disks, else a copy."""
     if isinstance(files, LocalFiles) and isinstance(other, LocalFiles):
         files.link(name, os.path.relpath(other.root / target, files.root))
-    elif target.rpartition("/")[2] not in other.list(target.rpartition("/")[0]):
+    elif not exists(other, target):
         other.put(target, files.read(name), sync=False)
 
 
-class RemoteFiles:
-    """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing."""
-
-    def __init__(self, url: str, system: Any, root: str) -> None:
-        self.url = url
-        self._system = system
-        self._root = root.rstrip("/")
-        protocols = system.protocol if isinstance(system.protocol, tuple | list) else (system.protocol,)
-        self._atomic = bool(_ATOMIC_PUT.intersection(protocols))
-
-    def read(self, name: str) -> pa.Buffer:
-        with self._answered("read", name):
-            sink = pa.BufferOutputStream()
-            sink.write(self._system.cat_file(self._path(name)))
-            return sink.getvalue()
-
-    def map(self, name: str) -> pa.Buffer:
-        return self.read(name)
-
-    def size(self, name: str) -> int:
-        with self._answered("read", name):
-            return int(self._system.info(self._path(name))["size"])
-
-    def list(self, folder: str) -> list[str]:
-        with self._answered("list", folder):
-            try:
-                self._system.invalidate_cache(self._path(folder))
-                found = self._system.ls(self._path(folder), detail=False)
-            except FileNotFoundError:
-                return []
-            names = (path.rstrip("/").rpartition("/")[2] for path in found)
-            return sorted(name for name in names if not name.startswith(TEMPORARY))
-
-    def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
-        with self._answered("write", name):
-            path = self._path(name)
-            if self._atomic:
-                self._system.pipe_file(path, bytes(data))
-                return
-            parent = path.rpartition("/")[0]
-            self._system.makedirs(parent, exist_ok=True)
-            temporary = f"{parent}/{TEMPORARY}{uuid.uuid4().hex}"
-            self._system.pipe_file(temporary, bytes(data))
-            try:
-                self._system.mv(temporary, path)
-            except FileExistsError:
-                # Some services do not move onto a name that is taken.
-                self._system.rm_file(path)
-                self._system.mv(temporary, path)
-
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
-        with self._answered("write", name):
-            path = self._path(name)
-            if not self._atomic:
-                self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            try:
-                if self._system.exists(path):
-                    raise FileExistsError(path)
-                self._system.pipe_file(path, bytes(data), mode="create")
-            except FileExistsError:
-                if self._system.cat_file(path) != bytes(data):
-                    raise
-
-    def move(self, name: str, target: str, sync: bool) -> None:
-        try:
-            data = self.read(name)
-        except FileNotFoundError:
-            self.size(target)
-            return
-        self.put(target, data, sync)
-        self.delete(name)
-
-    def link(self, name: str, target: str) -> None:
-        with self._answered("link", name):
-            if not self._system.exists(self._path(target)):
-                self.put(target, self.read(name), sync=False)
-
-    def delete(self, name: str) -> None:
-        with self._answered("delete", name), contextlib.suppress(FileNotFoundError):
-            self._system.rm_file(self._path(name))
-
-    def delete_folder(self, folder: str) -> None:
-        for name in self.list(folder):
-            self.delete(f"{folder}/{name}")
-        with contextlib.suppress(Exception):  # Where folders are real, an empty one is in nobody's way.
-            self._system.rmdir(self._path(folder))
-
-    def delete_tree(self, folder: str) -> None:
-        with self._answered("delete", folder), contextlib.suppress(FileNotFoundError):
-            self._system.invalidate_cache(self._path(folder))
-            self._system.rm(self._path(folder), recursive=True)
-
-    def sweep(self, age: float) -> int:
-        """Nothing: where a put is atomic there are no temporary files, and elsewhere their age is not known."""
-        return 0
-
-    def within(self, folder: str) -> RemoteFiles:
-        return RemoteFiles(f"{self.url.rstrip('/')}/{folder}", self._system, self._path(folder))
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else self._root
-
-    @contextlib.contextmanager
-    def _answered(self, verb: str, name: str) -> Iterator[None]:
-        """Like ``_told``; clients of some services raise errors of their own that are no OSError."""
-        try:
-            with _told(self.url, verb, name):
-                yield
-        except (HoldfastError, FileNotFoundError, FileExistsError):
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise Unusable(f"store {self.url}: cannot {verb} {name or 'it'}: {why}") from error
-
-
 @contextlib.contextmanager
-def _told(url: str, verb: str, name: str) -> Iterator[None]:
+def told(url: str, verb: str, name: str) -> Iterator[None]:
     """Say which file of which store the device refused, and why. Absence and presence are answers, not trouble."""
     try:
         yield

@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import Unrecoverable
 from holdfast.state import fence
 from holdfast.state.entries import Damaged, FileEntry, checksum, document, read_checked, read_document
-from holdfast.state.files import Files
+from holdfast.state.files import Files, exists
 from holdfast.state.ipc import METADATA, Unreadable, decode_batch, encode_batch, note_bytes
 from holdfast.state.names import folder_task, task_folder
 from holdfast.state.ranges import Routing
@@ -93,7 +93,12 @@ class Journal:
         total = next((int(one.extra.get(ROWS, 0)) for one in retained if one.epoch == checkpoint), 0)
         epochs: dict[int, JournalEpoch] = {}
         damaged: dict[int, str] = {}
-        for epoch, name in commit_names(files, found, newest).items():
+        names = commit_names(files, found, newest)
+        for name in found["journal"] if found is not None else ():
+            epoch = (commit_facts(name) or (-1, 0))[0]
+            if epoch > min(oldest, checkpoint) and epoch not in names and exists(files, f"{COMMITS}/{name}"):
+                names[epoch] = f"{COMMITS}/{name}"  # a listing may come late
+        for epoch, name in names.items():
             if epoch <= min(oldest, checkpoint):
                 continue
             try:
@@ -259,7 +264,16 @@ def commit(
 ) -> None:
     pieces = {label: entry.to_json() for label, entry in entries.items()}
     content = {"epoch": epoch, "token": token, "tasks": pieces, "extra": dict(extra)}
-    files.put(f"{COMMITS}/{epoch:012d}-{token:010d}.json", document("journal", content), sync)
+    name, data = commit_name(epoch, token), document("journal", content)
+    try:
+        files.create(name, data, sync)
+    except FileExistsError:
+        # Nobody else has our token: it is an earlier try of ours, with other pieces, that was taken for refused.
+        files.put(name, data, sync)
+
+
+def commit_name(epoch: int, token: int) -> str:
+    return f"{COMMITS}/{epoch:012d}-{token:010d}.json"
 
 
 def commit_facts(name: str) -> tuple[int, int] | None:
@@ -287,10 +301,24 @@ def commit_names(files: Files, found: Mapping[str, Any] | None, newest: int) -> 
     return {epoch: f"{COMMITS}/{best[epoch][1]}" for epoch in sorted(best)}
 
 
+def late_commits(files: Files, listed: Mapping[int, str], token: int) -> dict[int, str]:
+    """Those listed, and those of the writer before ``token`` that a listing does not have yet: asked for by name."""
+    found = dict(listed)
+    epoch = max(found, default=-1) + 1
+    missing = sorted(set(range(min(found, default=0), epoch)) - found.keys())
+    for each in missing:
+        if exists(files, name := commit_name(each, token - 1)):
+            found[each] = name
+    while exists(files, name := commit_name(epoch, token - 1)):
+        found[epoch] = name
+        epoch += 1
+    return found
+
+
 def read_commit(files: Files, name: str) -> tuple[dict[str, FileEntry], dict[str, Any]]:
     """The pieces and the extra of a committed epoch, or Damaged."""
     body = read_document(files, "journal", name)
-    if f"{COMMITS}/{body['epoch']:012d}-{body['token']:010d}.json" != name:
+    if commit_name(body["epoch"], body["token"]) != name:
         raise Damaged(f"{name} is of epoch {body['epoch']}: files were swapped")
     return {label: FileEntry.from_json(entry) for label, entry in body["tasks"].items()}, body["extra"]
 

@@ -93,9 +93,10 @@ def stage(
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, names=[*own, *table.schema.names]), sink)
     data = sink.getvalue()
-    path = f"{STAGED}/{label}-{kind}-{name}"
-    files.put(path, data, "data" if sync else False)
     proof, exact = checksum(data), 1.0 if kind == "final" else fidelity
+    # Its content is in its name, so that nobody who was given up and writes late puts other bytes in its place.
+    path = f"{STAGED}/{label}-{kind}-{proof}-{name}"
+    files.put(path, data, "data" if sync else False)
     return StagedOutput(epoch, str(task), kind, path, data.size, proof, len(table), exact)
 
 
@@ -116,30 +117,41 @@ def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool
     # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
     for one, durable in _last_of_each_kind(staged, sync):
         files.put(_sum_name(one.kind, one.target, there[one.target]), b"", durable)
-    for is_new, (one, durable) in zip(new, _last_of_each_kind(staged, sync), strict=True):
-        if not is_new:
+    for number, (one, durable) in enumerate(_last_of_each_kind(staged, sync)):
+        if new[number] and not files.link(one.path, one.target, durable):
+            # Not there when we looked: damaged then, or another writer's by now, and whole.
+            new[number] = _there(files, one) is None
+            if new[number]:
+                files.move(one.path, one.target, durable)
+        elif durable and not new[number]:
             files.delete(one.path)
-        if is_new or durable:
             files.move(one.path, one.target, durable)
+    files.delete_many([one.path for one in staged])
     return new
 
 
 def clear_staged(files: Files, keep: Callable[[str], bool] = lambda _: False) -> int:
     """Delete what was staged and never placed, but for paths to ``keep``; how many files went."""
     gone = [path for name in files.list(STAGED) if not keep(path := f"{STAGED}/{name}")]
-    for path in gone:
-        files.delete(path)
+    if gone:
+        files.delete_many(gone)
     return len(gone)
+
+
+def staged_by(path: str) -> int:
+    """The token of the writer whose run staged a file; 0 where its name does not say."""
+    token = path.rpartition("/")[2].partition("-")[0]
+    return int(token) if token.isdecimal() else 0
 
 
 def forget(files: Files, kind: Kind, until: int) -> int:
     """Delete the outputs of a kind up to this epoch, with their checksums; how many."""
     proofs = sums(files, kind)
     gone = [path for (epoch, _), path in written(files, kind).items() if epoch <= until]
-    for path in gone:
-        files.delete(path)
-        for proof in proofs.get(path, ()):
-            files.delete(_sum_name(kind, path, proof))
+    # The outputs first: one without its checksum could not be told from one that was damaged.
+    for some in (gone, [_sum_name(kind, path, proof) for path in gone for proof in proofs.get(path, ())]):
+        if some:
+            files.delete_many(some)
     return len(gone)
 
 

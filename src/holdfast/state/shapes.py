@@ -38,9 +38,8 @@ def write(files: Files, shape: Mapping[str, Any], *, token: int, number: int, sy
 
 def forget_older(files: Files, token: int, number: int) -> None:
     """Older documents have been replaced; those of newer writers are none of ours."""
-    for name in names(files):
-        if name < _name(token, number):
-            files.delete(name)
+    if older := [name for name in names(files) if name < _name(token, number)]:
+        files.delete_many(older)
 
 
 def _name(token: int, number: int) -> str:

@@ -53,9 +53,8 @@ def write(files: Files, started: Started, token: int, number: int, sync: bool) -
     mine = _name(token, number)
     content = {"token": token, "number": number, "signature": dict(started.signature), "since": started.since}
     files.put(mine, document("signature", content), sync)
-    for name in names(files):
-        if name < mine:
-            files.delete(name)
+    if older := [name for name in names(files) if name < mine]:
+        files.delete_many(older)
 
 
 def _name(token: int, number: int) -> str:

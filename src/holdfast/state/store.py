@@ -39,7 +39,8 @@ class Sync:
 class Store:
     """A store at a local path, any fsspec URL, or in files that are given. Cheap to make; holds no open files.
 
-    ``identity``: who claims it when a writer is asked for; this process if not given.
+    ``identity``: who claims it when a writer is asked for; this process if not given. ``options``: for the client of a
+    URL, such as credentials; what the environment says if not given.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Store:
         sync: Sync | None = None,
         clock: Callable[[], float] = fence.wall_clock,
         identity: Identity | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.files: Files = open_files(files) if isinstance(files, str | os.PathLike) else files
+        self.files: Files = open_files(files, options) if isinstance(files, str | os.PathLike) else files
         self.url = self.files.url
         self.sync = sync or Sync()
         self.clock = clock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import fence, journal, shapes
+from holdfast.state import fence, journal, output, shapes
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.compaction import folded_chain, length
 from holdfast.state.entries import HEADER, Damaged, FileEntry, document, read_document
@@ -52,7 +52,7 @@ class Writer:
             with contextlib.suppress(FileExistsError):
                 self._files.create(HEADER, document("store", {"id": identity.unique()}), store.sync.checkpoints)
         store.require()
-        self.token = fence.claim(self._files, owner, lease, force, store.clock(), identity).token
+        self.token = fence.claim(self._files, owner, lease, force, store.clock(), identity, keep).token
         try:
             self._mend_header(identity)
             self._whole = self._inherited()
@@ -72,15 +72,21 @@ class Writer:
         """Put down what was committed before we came, and take over from there."""
         # Claimed: from here on no older commit succeeds. What has been committed up to now is what we inherit.
         before, found = fence.inherited(self._files, self.token)
+        # What older writers staged and did not place in time: gone before anybody looks what was placed.
+        output.clear_staged(self._files, lambda path: output.staged_by(path) >= self.token)
         manifests = checkpoints.manifest_names(self._files, found, before)
-        commits = journal.commit_names(self._files, found, before).values()
-        names = {"checkpoints": manifests, "journal": commits}
+        # The older writer may just be about to retire what it has beyond those to keep, so we do not count on it.
+        keeps = [fence.kept_by(self._files, token) or len(manifests) for token in {before, self.token - 1} - {0}]
+        manifests = manifests[max(len(manifests) - min(keeps, default=0), 0) :]
+        commits = journal.late_commits(self._files, journal.commit_names(self._files, found, before), self.token)
+        names = {"checkpoints": manifests, "journal": list(commits.values())}
         fence.inherit(self._files, self.token, {k: [n.rpartition("/")[2] for n in v] for k, v in names.items()})
         self._put_index(manifests)
         fence.forget_older(self._files, self.token)
-        for name in self._files.list(checkpoints.FOLDER):
-            if name.startswith("index-") and name < checkpoints.index_name(self.token).rpartition("/")[2]:
-                self._files.delete(f"{checkpoints.FOLDER}/{name}")
+        there = [f"{checkpoints.FOLDER}/{name}" for name in self._files.list(checkpoints.FOLDER)]
+        mine = checkpoints.index_name(self.token)
+        if old := [name for name in there if name.startswith(mine[:-15]) and name < mine]:
+            self._files.delete_many(old)
         return {one.epoch: one for one in self.store.checkpoints()}
 
     def __enter__(self) -> Writer:
@@ -143,8 +149,10 @@ class Writer:
     def journal_commit(
         self, epoch: int, entries: Mapping[str, FileEntry], extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Make a source epoch exist, with these pieces. ``Journal.append`` calls it: it knows which epoch is next."""
-        self.check()
+        """Make a source epoch exist, with these pieces. ``Journal.append`` calls it: it knows which epoch is next.
+
+        The fence is looked at afterwards alone: what an older writer puts in place too late does not count anyway.
+        """
         journal.commit(self._files, epoch, entries, token=self.token, sync=self.store.sync.journal, extra=extra or {})
         self.check()
 
@@ -166,19 +174,23 @@ class Writer:
                 return []
             # The oldest retained checkpoint is what is left if the newer ones are damaged: it must be able to replay.
             limit = min(self._whole) if upto is None else min(upto, *self._whole)
-            gone = []
-            for name in self._files.list(journal.COMMITS):
-                facts = journal.commit_facts(name)
-                if facts is not None and facts[0] <= limit and facts[1] <= self.token:
-                    self._files.delete(f"{journal.COMMITS}/{name}")
-                    gone.append(facts[0])
+            commits, pieces = [], []
+            for path in self._files.tree(journal.FOLDER):
+                folder, _, name = path.rpartition("/")
+                if f"{journal.FOLDER}/{folder}" == journal.COMMITS:
+                    facts = journal.commit_facts(name)
+                    if facts is not None and facts[0] <= limit and facts[1] <= self.token:
+                        commits.append((facts[0], f"{journal.FOLDER}/{path}"))
+                elif not folder.removeprefix("-").isdecimal() or int(folder) > limit:
+                    continue
+                elif journal.piece_token(name) <= self.token:
+                    pieces.append(f"{journal.FOLDER}/{path}")
+            self.check()
             # Commits first: pieces without one are nothing, whether we stop here or they never had one.
-            for name in self._files.list(journal.FOLDER):
-                if name.removeprefix("-").isdecimal() and int(name) <= limit:
-                    folder = f"{journal.FOLDER}/{name}"
-                    if all(journal.piece_token(file) <= self.token for file in self._files.list(folder)):
-                        self._files.delete_folder(folder)
-            return sorted(set(gone))
+            for some in ([path for _, path in commits], pieces):
+                if some:
+                    self._files.delete_many(some)
+            return sorted({epoch for epoch, _ in commits})
 
     def compact(self, longest: int = 1) -> dict[str, tuple[int, int]]:
         """Fold every chain of the newest checkpoint that has more steps than ``longest``; files before and after.
@@ -226,7 +238,7 @@ class Writer:
         return self._whole[max(self._whole)] if self._whole else None
 
     def _publish(self, done: Checkpoint) -> None:
-        self._files.put(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
+        self._files.create(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
         self.check()
         self._whole[done.epoch] = done
 
@@ -247,30 +259,36 @@ class Writer:
     def _retire(self) -> None:
         """Delete manifests beyond those to keep, then state files that nothing names. Crashing anywhere is safe.
 
-        Nothing of a newer writer is ever touched: one may have come since we last looked at the fence.
+        Nothing of a newer writer is ever touched: one may have come since we last looked at the fence. What goes it
+        does not count on either: it takes over no more checkpoints than we keep.
         """
         kept = dict(sorted(self._whole.items())[-self._keep :])
         names = {one.name for one in kept.values()}
         oldest = min(kept)
         # The index first: whatever it lists is there, before, between and after the deletions.
         self._put_index(sorted(names))
+        old = []
         for name in self._files.list(checkpoints.FOLDER):
             path, facts = f"{checkpoints.FOLDER}/{name}", checkpoints.manifest_facts(name)
             if facts is not None and path not in names and facts[0] <= max(kept) and facts[1] <= self.token:
-                self._files.delete(path)
+                old.append(path)
+        if old:
+            self._files.delete_many(old)
         self._whole = kept
         if self._compacting:
             return
         used = {entry.path for one in kept.values() for chain in one.tasks.values() for entry in chain}
-        for folder in self._files.list(checkpoints.STATE):
-            for name in self._files.list(f"{checkpoints.STATE}/{folder}"):
-                facts = checkpoints.file_facts(name)
-                path = f"{checkpoints.STATE}/{folder}/{name}"
-                # Files of later epochs may be those of a checkpoint in the making, unless their writer is fenced off.
-                if facts is None or path in used or facts[1] > self.token:
-                    continue
-                if facts[0] <= oldest or facts[1] < self.token:
-                    self._files.delete(path)
+        unused = []
+        for name in self._files.tree(checkpoints.STATE):
+            facts, path = checkpoints.file_facts(name.rpartition("/")[2]), f"{checkpoints.STATE}/{name}"
+            # Files of later epochs may be those of a checkpoint in the making, unless their writer is fenced off.
+            if facts is None or path in used or facts[1] > self.token:
+                continue
+            if facts[0] <= oldest or facts[1] < self.token:
+                unused.append(path)
+        if unused:
+            self.check()
+            self._files.delete_many(unused)
 
     def _put_index(self, names: Sequence[str]) -> None:
         listed = [name.rpartition("/")[2] for name in names]

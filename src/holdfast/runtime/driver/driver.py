@@ -100,7 +100,7 @@ class Driver:
         self.durable = Durable(ports.clock, ports.background, self.note, self.fail, self.mind)
         self.publisher = Publisher(
             writer.store.files, writer.token, writer.store.sync.outputs, self.durable, ports.clock, ports.background,
-            self.tell, self.note, self.fail, ports.sink, self._delivered,
+            self.tell, self.note, self.fail, writer.check, ports.sink, self._delivered,
         )  # fmt: skip
         self.running = Running(self, runner, journal, writer)
         self.checkpoints = Checkpoints(self, runner, journal, writer, extra)
@@ -109,7 +109,7 @@ class Driver:
         self.autoscaler: Autoscaler | None = None
         self.shedder = Shedder(above) if (above := config.scaling.shed_above) is not None else None
         self._runner = runner
-        self._writer = writer
+        self.writer = writer
         self._at_hand: tuple[int, object] | None = None
         self._arrived_at = float("-inf")
         self._interval = float("inf")
@@ -141,7 +141,7 @@ class Driver:
         for line in self.notes:
             self.note("note", {"message": line})
         self._every("look", LOOK_EVERY, self.watching.look)
-        self._every("beat", self._writer.lease / 3, self._beat)
+        self._every("beat", self.writer.lease / 3, self._beat)
         self.watching.look()
         self._when(lambda: len(self.nodes) >= self.config.settings.nodes, self._gathered, self.config.gather)
 
@@ -203,7 +203,7 @@ class Driver:
         def close() -> None:
             self.ports.nodes.close()
             self._runner.close()
-            self._writer.close()
+            self.writer.close()
 
         self.ports.background.submit("nodes", close, lambda _: self.telling.close(self._closed))
 
@@ -255,7 +255,7 @@ class Driver:
             if isinstance(result, Failed) and not isinstance(result.error, Unusable):
                 self.fail(result.error)
 
-        self.ports.background.submit("lease", self._writer.beat, done)
+        self.ports.background.submit("lease", self.writer.beat, done)
 
     # The coordinator's word
 
@@ -286,7 +286,7 @@ class Driver:
             case Publish():
                 self.publisher.place(instruction)
             case CommitShape(shape):
-                put = partial(self._writer.commit_shape, shape.to_json())
+                put = partial(self.writer.commit_shape, shape.to_json())
                 self.durable.submit("commit", put, lambda _: self.tell(ShapeCommitted(shape.version)))
             case TrimJournal(epoch):
                 self.checkpoints.trim(epoch)

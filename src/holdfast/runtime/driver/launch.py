@@ -71,6 +71,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         store.sync,
         config.verify,
         config.storage.memory_limit,
+        config.storage.storage_options or {},
     )
     runner = ports.runner(context, writer)
     extra = {"signature": config.pipeline.signature}

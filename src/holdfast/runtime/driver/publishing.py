@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.durable import Durable
 from holdfast.runtime.driver.ports import Background, Clock, Failed, Output, Retry, Sink
 from holdfast.runtime.messages import Publish, Published, Report
-from holdfast.state import Unusable, cursor, output
+from holdfast.state import Fenced, Unusable, cursor, output
 from holdfast.state.cursor import Cursor
 from holdfast.state.files import Files
 from holdfast.state.output import Kind, StagedOutput
@@ -44,7 +44,10 @@ class _Delivery:
 
 @dataclass(slots=True)
 class Publisher:
-    """``tell`` passes an event to the coordinator, ``note`` one to the history, ``fail`` ends the job."""
+    """``tell`` passes an event to the coordinator, ``note`` one to the history, ``fail`` ends the job.
+
+    ``check``: Fenced if a newer writer has the store: nothing is placed, given or deleted then.
+    """
 
     files: Files
     token: int
@@ -55,11 +58,14 @@ class Publisher:
     tell: Callable[[Published], None]
     note: Callable[[str, Mapping[str, Any]], None]
     fail: Callable[[BaseException], None]
+    check: Callable[[], None]
     sink: Sink | None = None
     on_delivered: Callable[[], None] = lambda: None
     _staged: dict[tuple[int, str, int, Task], StagedOutput] = field(default_factory=dict)
     _placing: list[int] = field(default_factory=list)
     _cursor: Cursor = field(default_factory=Cursor)
+    _written: list[str] | None = None
+    """The documents of cursors that are there, once they were listed."""
     _queued: Cursor = field(default_factory=Cursor)
     _waiting: deque[_Delivery] = field(default_factory=deque)
 
@@ -78,9 +84,10 @@ class Publisher:
         rest = [self._staged.pop(key) for key in list(self._staged) if key[:2] == (wanted.run, lane)]
 
         def put() -> None:
+            self.check()  # what was staged before this is deleted by whoever comes next, before it looks
             output.place(self.files, chosen, self.sync)
-            for each in rest:
-                self.files.delete(each.path)
+            if rest:
+                self.files.delete_many([each.path for each in rest])
 
         self._placing.append(wanted.run)
         self.durable.submit("publish", put, lambda _: self._placed(wanted, chosen))
@@ -114,6 +121,7 @@ class Publisher:
             token, run = (int(part) for part in path.rpartition("/")[2].split("-", 2)[:2])
             return token > self.token or (token == self.token and run >= before)
 
+        self.check()
         return output.clear_staged(self.files, keep)
 
     # What the sink is given
@@ -132,7 +140,7 @@ class Publisher:
             for kind, epoch, task in there:
                 if not found.given(kind, task, epoch):
                     found = found.with_(kind, task, epoch)
-            cursor.write(self.files, found, self.token, self.sync)
+            self._written = cursor.write(self.files, found, self.token, self.sync)
         self._cursor = self._queued = found
         order = {"tentative": 0, "final": 1}
         missed = [each for each in there if not found.given(each[0], each[2], each[1])]
@@ -164,6 +172,7 @@ class Publisher:
         """In the queue of deliveries: user code runs here, and nowhere else."""
         assert self.sink is not None
         reached = self._cursor
+        self.check()
         for kind, epoch, task in delivery.outputs:
             reached = reached.with_(kind, task, epoch)
         while delivery.taken < len(delivery.outputs):
@@ -172,7 +181,7 @@ class Publisher:
             told = table["fidelity"][0].as_py() if "fidelity" in table.column_names and len(table) else 1.0
             self.sink(Output(epoch, task, kind, told, table))
             delivery.taken += 1
-        cursor.write(self.files, reached, self.token, self.sync)
+        self._written = cursor.write(self.files, reached, self.token, self.sync, self._written)
         return reached
 
     def _given(self, result: Cursor | Failed) -> None:
@@ -190,6 +199,9 @@ class Publisher:
         if isinstance(error, Unusable):
             if (pause := self.durable.refused(str(error))) is not None:
                 self.clock.after(pause, self._deliver)
+            return
+        if isinstance(error, Fenced):
+            self.fail(error)
             return
         delivery.tries = delivery.tries + 1 if delivery.failed_at == delivery.taken else 1
         delivery.failed_at = delivery.taken

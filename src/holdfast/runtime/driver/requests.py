@@ -1,4 +1,4 @@
-"""Requests to a running job, through its folder: another process asks, the job picks it up, its history answers.
+"""Requests to a running job, through its store: another process asks, the job picks it up, its history answers.
 
 A request is one small JSON file, put in place whole. The job takes it away when it has read it; what became of it is
 told in the history, under the request's name.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.runtime.history.history import NAME
+from holdfast.runtime.history.history import NAME, read_history
+from holdfast.state import Fenced, Unusable
+from holdfast.state.files import Files, exists
 
 FOLDER = "requests"
 LARGEST = 4096
@@ -30,47 +32,59 @@ class Request:
     to: int
 
 
-def ask(directory: Path, operator: str, to: int) -> Request:
-    """Leave a request in the folder of a job."""
+def ask(files: Files, operator: str, to: int) -> Request:
+    """Leave a request in the store of a job."""
     request = Request(uuid.uuid4().hex[:12], operator, to)
-    folder = directory / FOLDER
-    folder.mkdir(exist_ok=True)
-    temporary = folder / f".{request.name}.part"
-    temporary.write_text(json.dumps({"scale": operator, "to": to}), encoding="utf-8")
-    temporary.replace(folder / f"{request.name}.json")
+    files.put(_name(request), json.dumps({"scale": operator, "to": to}).encode(), False)
     return request
 
 
-def withdraw(directory: Path, request: Request) -> bool:
+def withdraw(files: Files, request: Request) -> bool:
     """Take a request back; False if the job has it already."""
-    try:
-        (directory / FOLDER / f"{request.name}.json").unlink()
-    except FileNotFoundError:
+    if not exists(files, _name(request)):
         return False
+    files.delete(_name(request))
     return True
 
 
-def asked(directory: Path) -> Iterator[Request | str]:
-    """The requests that wait, each taken away as it is read; a line that says what is wrong in place of a bad one."""
-    for path in sorted((directory / FOLDER).glob("*.json")):
+def asked(files: Files, check: Callable[[], None] = lambda: None) -> Iterator[Request | str]:
+    """The requests that wait, each taken away as it is read; a line that says what is wrong in place of a bad one.
+
+    ``check``: Fenced if the store is another writer's by now, and so are the requests.
+    """
+    waiting = [name for name in files.list(FOLDER) if name.endswith(".json")]
+    try:
+        if waiting:
+            check()
+    except Fenced:
+        return
+    for name in waiting:
+        path = f"{FOLDER}/{name}"
         try:
-            text = path.read_text(encoding="utf-8") if path.stat().st_size <= LARGEST else ""
-            path.unlink(missing_ok=True)
-            body = json.loads(text)
+            data = files.read(path).to_pybytes() if files.size(path) <= LARGEST else b""
+            files.delete(path)
+            body = json.loads(data)
             operator, to = body["scale"], body["to"]
             if not isinstance(operator, str) or not isinstance(to, int) or isinstance(to, bool):
                 raise ValueError
-        except OSError as error:
-            yield f"request {path.name} cannot be read: {error.strerror}"
+        except (Unusable, FileNotFoundError) as error:
+            yield f"request {name} cannot be read: {error}"
         except (ValueError, KeyError, TypeError):
-            yield f"request {path.name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected"
+            yield f"request {name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected"
         else:
-            yield Request(path.stem, operator, to)
+            yield Request(name.removesuffix(".json"), operator, to)
 
 
-def answers(directory: Path, request: str, skip: int = 0) -> Iterator[dict[str, Any]]:
-    """What the history says of a request, from byte ``skip`` on."""
-    with (directory / NAME).open("rb") as lines:
+def _name(request: Request) -> str:
+    return f"{FOLDER}/{request.name}.json"
+
+
+def answers(directory: str, request: str, skip: int = 0) -> Iterator[dict[str, Any]]:
+    """What the history says of a request, from byte ``skip`` on where it is one file."""
+    if "://" in directory:
+        yield from (event for event in read_history(directory) if event.get("request") == request)
+        return
+    with (Path(directory) / NAME).open("rb") as lines:
         lines.seek(skip)
         for line in lines:
             try:

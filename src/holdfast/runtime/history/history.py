@@ -1,7 +1,7 @@
 """The history of a run: everything that happened, one JSON object a line, append-only. Reports are derived from it.
 
 It is kept in parts, so that it does not grow for ever: ``history.jsonl`` is the newest, ``history-000007.jsonl`` and
-the like are older. Each part begins with what a reader must know of the job.
+the like are older. Each part begins with what a reader must know of the job. Of a store by URL: ``remote.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Invalid
+from holdfast.runtime.history import remote
+from holdfast.state.files import Files, open_files
 
 NAME = "history.jsonl"
 PART_BYTES = 16 * 2**20
@@ -85,21 +87,39 @@ class History:
             self._unwritten += _line({**self._started, CARRIED: True})
 
 
-def read_history(directory: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of a run, oldest first, across its parts. Lines that a crash has torn, or that are none, are left."""
+def read_history(directory: str | Path, opened: Files | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a run, oldest first, across its parts. Lines that a crash has torn, or that are none, are left.
+
+    ``opened``: the files of a store by URL, if they are at hand.
+    """
+    first = True
+    for line in _lines(directory, opened):
+        event = event_of(line)
+        if event is not None and (first or CARRIED not in event):
+            first = False
+            event.pop(CARRIED, None)
+            yield event
+
+
+def _lines(directory: str | Path, opened: Files | None) -> Iterator[str | bytes]:
+    if "://" in str(directory):
+        files = opened or open_files(str(directory))
+        if not remote.parts(files):
+            raise Invalid(f"{directory}: no {remote.FOLDER}/ here; give the store of a job, by its path or URL")
+        yield from remote.lines(files)
+        return
     folder = Path(directory)
     path = folder / NAME
     if not path.is_file():
         raise Invalid(f"{directory}: no {NAME} here; give the folder of a run (its --out)")
-    first = True
     for part in [*_parts(folder), path]:
         with contextlib.suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                event = event_of(line)
-                if event is not None and (first or CARRIED not in event):
-                    first = False
-                    event.pop(CARRIED, None)
-                    yield event
+            yield from lines
+
+
+def remote_history(files: Files) -> remote.RemoteHistory:
+    """The history of a job whose store is behind a URL."""
+    return remote.RemoteHistory(files, _line, CARRIED)
 
 
 def event_of(line: str | bytes) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ that goes down may keep, lose, cut or zero what was not.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -161,6 +161,13 @@ class DiskFiles:
         found |= {other[len(prefix) :].partition("/")[0] for other in self.disk.folders if other.startswith(prefix)}
         return sorted(found - {""})
 
+    def tree(self, folder: str) -> Sequence[str]:
+        top = self._path(folder)
+        below = [path for path in self.disk.folders if path == top or path.startswith(f"{top}/")]
+        view = DiskFiles(self.disk, self._actor, "")
+        found = [f"{path}/{name}" for path in below for name in view.list(path)]
+        return sorted(path[len(top) + 1 :] for path in found if self.disk.get(path) is not None)
+
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         self.disk.before_write(self._actor, name)
         self.disk.put(self._path(name), bytes(data), sync)
@@ -183,14 +190,24 @@ class DiskFiles:
         if sync:
             self.disk.sync_folder(posixpath.dirname(self._path(target)))
 
-    def link(self, name: str, target: str) -> None:
+    def link(self, name: str, target: str, sync: bool = False) -> bool:
         held = self._held(name)
-        if self.disk.get(self._path(target)) is None:
+        if sync:
+            self.disk.before_write(self._actor, target)
+        new = self.disk.get(self._path(target)) is None
+        if new:
             self.disk.set(self._path(target), held)
+        if sync:
+            self.disk.sync_folder(posixpath.dirname(self._path(target)))
+        return new
 
     def delete(self, name: str) -> None:
         self.disk.before_write(self._actor, name)
         self.disk.set(self._path(name), None)
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
 
     def delete_folder(self, folder: str) -> None:
         self.delete_tree(folder)

@@ -6,6 +6,7 @@ To begin one costs most of a second of CPU, so one whose job has ended waits for
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -34,8 +35,9 @@ _sparing = threading.Lock()
 class CheckpointProcess:
     """The process, begun at the latest when it is needed, and again should it end. One thing at a time."""
 
-    def __init__(self, store: str, token: int, sync: Sync) -> None:
-        self._job = {"store": store, "token": token, "sync": asdict(sync)}
+    def __init__(self, store: str, token: int, sync: Sync, options: Mapping[str, Any] | None = None) -> None:
+        # By its input, not as an argument: those can be seen by everybody on the machine.
+        self._job = {"store": store, "token": token, "sync": asdict(sync), "options": dict(options or {})}
         self._folder = "://" not in store
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()

@@ -52,7 +52,7 @@ class SparkRunner:
         self._told: set[str] = set()
         self._combining: Combining | None = None
         if local:
-            self._process = CheckpointProcess(context.store, context.token, context.sync)
+            self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
             self._process.begin()
             writer.folded = self._process.fold
         for name in ("epoch", "replay", "stopgap", "checkpoint"):

@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
+from holdfast.runtime.spark.log import belongs
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state.files import Files
 
@@ -132,6 +133,8 @@ class StreamSource:
 
     def _each(self, frame: DataFrame, batch: int) -> None:
         """On the stream's own thread: an epoch is over when it is released."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.query is not None or self._closed)
         self._pace()
         with self._turn:
             epoch = self._idle.epoch_of(batch)
@@ -202,6 +205,13 @@ class StreamSource:
             if self._edge.trigger:
                 writing = writing.trigger(**self._edge.trigger)
             query = writing.start()
+            try:
+                belongs(self._files, str(query.id), self._log, self._head() >= 0)
+            except HoldfastError as error:
+                self._on_error(error)
+                self.close(error)
+                query.stop()
+                return
             with self._changed:
                 self.query = query
                 self._changed.notify_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,13 +18,14 @@ from holdfast.runtime.domains import Domains
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Listener, Ports, Sink
-from holdfast.runtime.driver.requests import asked
+from holdfast.runtime.driver.requests import Request, asked
 from holdfast.runtime.faults import expand_faults
-from holdfast.runtime.history.history import NAME, History
+from holdfast.runtime.history.history import NAME, History, remote_history
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
+from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
@@ -31,8 +33,11 @@ from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
+from holdfast.state.files import Files
 
 J = TypeVar("J", bound=Job)
+ASKED_EVERY = 5.0
+"""Seconds between two looks for requests in a store by URL."""
 
 
 def start(
@@ -65,7 +70,8 @@ def start(
     """
     triggers = {"processingTime": trigger} if isinstance(trigger, str) else trigger or {}
     edge = Edge(triggers, name, watermarked, False, sink, tuple(listeners), epochs, bounded)
-    return begin(stream, pipeline, store, nodes, Options().taking(options, flat, "start"), edge, Job)
+    ours = Options().taking(options, flat, "start")
+    return begin(stream, pipeline, store, nodes, ours, edge, lambda place: Job(place.url))
 
 
 def begin(
@@ -75,14 +81,15 @@ def begin(
     nodes: int | None,
     options: Options,
     edge: Edge,
-    into: Callable[[str], J],
+    into: Callable[[Store], J],
 ) -> J:
     """What ``start`` does, with a handle that ``into`` makes of the store."""
     streams = _streams(stream, pipeline)
     spark = next(iter(streams.values())).sparkSession
     if edge.sink is not None and not options.storage.outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
-    place = Store(_absolute(store), options.storage.sync)
+    place = Store(_absolute(store), options.storage.sync, options=options.storage.storage_options)
+    log = log_of(spark, place.url, options.storage.spark_log)
     job = uuid.uuid4().hex[:12]
     local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-")
     claim(local)
@@ -100,8 +107,8 @@ def begin(
                 "trigger": edge.trigger.get("processingTime", edge.trigger or None),
             },
         )
-        handle = into(place.url)
-        _launched(handle, config, place, streams, edge, options)
+        handle = into(place)
+        _launched(handle, config, place, streams, edge, options, log)
     except BaseException:
         let_go(local)
         raise
@@ -109,11 +116,16 @@ def begin(
 
 
 def _launched(
-    handle: Job, config: JobConfig, place: Store, streams: Mapping[str, DataFrame], edge: Edge, options: Options
+    handle: Job,
+    config: JobConfig,
+    place: Store,
+    streams: Mapping[str, DataFrame],
+    edge: Edge,
+    options: Options,
+    log: str,
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
     spark, drill, domains = next(iter(streams.values())).sparkSession, options.drill, options.replication.apart()
-    directory = Path(place.url) if "://" not in place.url else Path(tempfile.mkdtemp(prefix="holdfast-history-"))
     nodes = _nodes(spark, config.settings.nodes, Path(config.local), drill.rejoin_after, domains)
     loop = Loop()
 
@@ -142,22 +154,22 @@ def _launched(
     def over(error: HoldfastError | None) -> None:
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
-    log = f"{place.url}/spark"
     token, head = (lambda: handle.driver.token), (lambda: handle.driver.snapshot.head)
     source = StreamSource(streams, log, edge, over, place.files, token, head, handle.pace)
-    left = list(asked(directory)) if "://" not in place.url else []
+    by_url = "://" in place.url
+    left = list(asked(place.files))
     ports = Ports(
         loop,
         loop,
         nodes,
         source,
         place,
-        History(directory / NAME),
+        remote_history(place.files) if by_url else History(Path(place.url) / NAME),
         runner,
         edge.sink,
         (handle._notice, *edge.listeners),
         player,
-        (lambda: asked(directory)) if "://" not in place.url else None,
+        _requests(place.files, _fenced(handle), ASKED_EVERY if by_url else 0.0),
         handle._begun.set,
         ended,
     )
@@ -173,6 +185,27 @@ def _launched(
     handle._attach(driver, source)
     loop.post(driver.begin)
     handle._await_begin()
+
+
+def _fenced(handle: Job) -> Callable[[], None]:
+    def check() -> None:
+        handle.driver.writer.check()  # a driver there is only once it was launched
+
+    return check
+
+
+def _requests(files: Files, check: Callable[[], None], every: float) -> Callable[[], Iterable[Request | str]]:
+    """What other processes ask for, looked for so often at most: behind a URL each look is a request."""
+    looked = float("-inf")
+
+    def look() -> Iterable[Request | str]:
+        nonlocal looked
+        if time.monotonic() - looked < every:
+            return ()
+        looked = time.monotonic()
+        return asked(files, check)
+
+    return look
 
 
 def _absolute(store: str | os.PathLike[str]) -> str:

@@ -23,14 +23,14 @@ NICER = 10
 
 
 def serve() -> None:
-    """Answer requests until the driver is gone. Each says of which job it is."""
+    """Answer requests until the driver is gone. Each says of which job it is, and all it takes to open its store."""
     with contextlib.suppress(OSError):
         os.nice(NICER)
     for line in sys.stdin:
         try:
             request = json.loads(line)
             job = request["job"]
-            store = Store(job["store"], Sync(**job["sync"]))
+            store = Store(job["store"], Sync(**job["sync"]), options=job["options"])
             answer = json.dumps({"done": _carried_out(store, job["token"], request)})
         except Unusable as error:
             answer = json.dumps({"refused": str(error)})

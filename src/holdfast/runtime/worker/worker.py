@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -52,6 +53,8 @@ class JobContext:
     sync: Sync = field(default_factory=Sync)
     verify: bool = False
     memory_limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """For the client of the store, if it is behind a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Worker:
         self, context: JobContext, store: Store | None = None, folders: Callable[[str], Files] = open_files
     ) -> None:
         self.context = context
-        self.store = store or Store(context.store, context.sync)
+        self.store = store or Store(context.store, context.sync, options=context.options)
         self._folders = folders
         self._versions: dict[str, Versions] = {}
         self._schemas: dict[tuple[Task, str], pa.Schema] = {}

@@ -1,0 +1,57 @@
+"""Where Structured Streaming keeps its own log of a stream, and that a store and a log belong together.
+
+The log says which rows are which batch, the store what became of them. One without the other would count rows twice or
+not at all, so a store knows the id of its query, which is in the log, and numbers that do not follow are refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import Invalid
+from holdfast.state.entries import document, read_document
+from holdfast.state.files import Files
+
+FOLDER = "spark"
+NAME = "spark-log.json"
+HADOOP = {"s3": "s3a"}
+"""Schemes that Hadoop has under another name."""
+
+
+def log_of(spark: SparkSession, store: str, given: str | None) -> str:
+    """The URL of Spark's log: what was given, else the folder ``spark`` of the store as Hadoop names it."""
+    url = given if given is not None else f"{store}/{FOLDER}"
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return str(Path(url).absolute())
+    scheme = HADOOP.get(scheme, scheme)
+    context: Any = spark.sparkContext
+    try:
+        context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
+    except Exception:  # py4j wraps whatever Hadoop throws
+        package = "hadoop-aws (spark.jars.packages)" if scheme == "s3a" else f"a file system for {scheme}://"
+        other = "give another spark_log" if given is not None else 'or say where it shall be: spark_log="/shared/log"'
+        raise Invalid(
+            f"store {store}: Spark cannot keep its own log at {scheme}://{rest}; add {package} to Spark's class path, "
+            f"{other}"
+        ) from None
+    return f"{scheme}://{rest}"
+
+
+def belongs(files: Files, query: str, log: str, begun: bool) -> None:
+    """Invalid if the store has epochs of another query than the one whose log this is. ``begun``: it has some."""
+    content = document("spark-log", {"query": query})
+    if not begun:
+        files.put(NAME, content, True)
+        return
+    try:
+        files.create(NAME, content, True)
+    except FileExistsError:
+        known = read_document(files, "spark-log", NAME)["query"]
+        raise Invalid(
+            f"store {files.url}: Spark's log at {log} is not the one that this store was written with (query {query}, "
+            f"not {known}); give the log that belongs to it, or start with a new store"
+        ) from None

@@ -1,0 +1,159 @@
+"""Files anywhere that fsspec reaches, whole or not at all. S3 has a client of its own (s3.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.state.files import TEMPORARY, Durable, Unusable, told
+
+_ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
+"""Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
+
+
+def open_remote(url: str, options: Mapping[str, Any]) -> RemoteFiles:
+    """Files under any URL of fsspec's, with the options of its client."""
+    import fsspec
+
+    try:
+        system, root = fsspec.core.url_to_fs(url, **options)
+    except (ValueError, ImportError, TypeError) as error:
+        raise Invalid(f"store {url}: {error}") from error
+    return RemoteFiles(url, system, root)
+
+
+class RemoteFiles:
+    """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing."""
+
+    def __init__(self, url: str, system: Any, root: str) -> None:
+        self.url = url
+        self._system = system
+        self._root = root.rstrip("/")
+        protocols = system.protocol if isinstance(system.protocol, tuple | list) else (system.protocol,)
+        self._atomic = bool(_ATOMIC_PUT.intersection(protocols))
+
+    def read(self, name: str) -> pa.Buffer:
+        with self._answered("read", name):
+            sink = pa.BufferOutputStream()
+            sink.write(self._system.cat_file(self._path(name)))
+            return sink.getvalue()
+
+    def map(self, name: str) -> pa.Buffer:
+        return self.read(name)
+
+    def size(self, name: str) -> int:
+        with self._answered("read", name):
+            return int(self._system.info(self._path(name))["size"])
+
+    def list(self, folder: str) -> list[str]:
+        with self._answered("list", folder):
+            try:
+                self._system.invalidate_cache(self._path(folder))
+                found = self._system.ls(self._path(folder), detail=False)
+            except FileNotFoundError:
+                return []
+            names = (path.rstrip("/").rpartition("/")[2] for path in found)
+            return sorted(name for name in names if not name.startswith(TEMPORARY))
+
+    def tree(self, folder: str) -> Sequence[str]:
+        with self._answered("list", folder):
+            top = self._path(folder).rstrip("/")
+            self._system.invalidate_cache(top)
+            try:
+                found = self._system.find(top)
+            except FileNotFoundError:
+                return []
+            names = (path[path.index(top) + len(top) :].lstrip("/") for path in found)
+            return sorted(name for name in names if not name.rpartition("/")[2].startswith(TEMPORARY))
+
+    def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
+        with self._answered("write", name):
+            path = self._path(name)
+            if self._atomic:
+                self._system.pipe_file(path, bytes(data))
+                return
+            parent = path.rpartition("/")[0]
+            self._system.makedirs(parent, exist_ok=True)
+            temporary = f"{parent}/{TEMPORARY}{uuid.uuid4().hex}"
+            self._system.pipe_file(temporary, bytes(data))
+            try:
+                self._system.mv(temporary, path)
+            except FileExistsError:
+                # Some services do not move onto a name that is taken.
+                self._system.rm_file(path)
+                self._system.mv(temporary, path)
+
+    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+        with self._answered("write", name):
+            path = self._path(name)
+            if not self._atomic:
+                self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            try:
+                if self._system.exists(path):
+                    raise FileExistsError(path)
+                self._system.pipe_file(path, bytes(data), mode="create")
+            except FileExistsError:
+                if self._system.cat_file(path) != bytes(data):
+                    raise
+
+    def move(self, name: str, target: str, sync: bool) -> None:
+        try:
+            data = self.read(name)
+        except FileNotFoundError:
+            self.size(target)
+            return
+        self.put(target, data, sync)
+        self.delete(name)
+
+    def link(self, name: str, target: str, sync: bool = False) -> bool:
+        with self._answered("link", name):
+            if self._system.exists(self._path(target)):
+                return False
+            self.put(target, self.read(name), sync)
+            return True
+
+    def delete(self, name: str) -> None:
+        with self._answered("delete", name), contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(self._path(name))
+
+    def delete_many(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
+    def delete_folder(self, folder: str) -> None:
+        for name in self.list(folder):
+            self.delete(f"{folder}/{name}")
+        with contextlib.suppress(Exception):  # Where folders are real, an empty one is in nobody's way.
+            self._system.rmdir(self._path(folder))
+
+    def delete_tree(self, folder: str) -> None:
+        with self._answered("delete", folder), contextlib.suppress(FileNotFoundError):
+            self._system.invalidate_cache(self._path(folder))
+            self._system.rm(self._path(folder), recursive=True)
+
+    def sweep(self, age: float) -> int:
+        """Nothing: where a put is atomic there are no temporary files, and elsewhere their age is not known."""
+        return 0
+
+    def within(self, folder: str) -> RemoteFiles:
+        return RemoteFiles(f"{self.url.rstrip('/')}/{folder}", self._system, self._path(folder))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    @contextlib.contextmanager
+    def _answered(self, verb: str, name: str) -> Iterator[None]:
+        """Like ``told``; clients of some services raise errors of their own that are no OSError."""
+        try:
+            with told(self.url, verb, name):
+                yield
+        except (HoldfastError, FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise Unusable(f"store {self.url}: cannot {verb} {name or 'it'}: {why}") from error
