@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark is at work: it must not break into a word to the JVM, cancel its jobs, or get lost in there."""
+"""Ctrl-C or SIGTERM while Spark is at work: it must not break into a word to the JVM, cancel its jobs, or get lost."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _kept = threading.Event()
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def held(number: int = signal.SIGINT) -> Iterator[None]:
     """An interrupt is raised in our own code, and kept for ``check`` in Spark's; a second is raised anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     _kept.clear()
-    take()
+    take(number)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
-def take() -> None:
+def take(number: int = signal.SIGINT) -> None:
     """Hear interrupts; to be said again after Spark has started, as it then takes them for itself."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _heard)
+        signal.signal(number, _heard)
 
 
 def check() -> None:

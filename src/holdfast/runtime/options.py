@@ -96,7 +96,9 @@ class Storage:
     young: after 2 epochs, then whenever a fifth of all epochs is in none. ``outputs``: False keeps no output files.
     ``memory_limit``: bytes of state that a table may hold in memory before it spills. ``sync``: what is forced to the
     platter before it counts. ``force``: take the store over from a job that still holds it. ``allow_changed``:
-    operators that do something else than they did when the store was written, and begin anew.
+    operators that do something else than they did when the store was written, and begin anew. ``lease``: seconds
+    without a sign of life after which another machine's job may take the store over, 30 when None. ``standby``: wait
+    as long as another job holds the store, then take over.
     """
 
     checkpoint_every: int | None = None
@@ -105,9 +107,14 @@ class Storage:
     sync: Sync | None = None
     force: bool = False
     allow_changed: Iterable[str] = ()
+    lease: float | None = None
+    standby: bool | None = None
 
     def __post_init__(self) -> None:
         _listed(self, "allow_changed", 'names of operators, such as ["counts"]', str)
+        check(self, "lease", lambda seconds: isfinite(seconds) and seconds > 0, "more than 0 seconds")
+        if self.force and self.standby:
+            raise Invalid("force and standby: give one of them; who waits for a store does not take it by force")
         check(self, "checkpoint_every", lambda epochs: index(epochs) >= 1, "at least 1")
         check(self, "memory_limit", lambda size: index(size) >= 0, "a number of bytes, 0 or more")
         check(self, "sync", lambda given: isinstance(given, Sync), "a holdfast.state.Sync")
@@ -156,6 +163,8 @@ class Flat(TypedDict, total=False):
     sync: Sync | None
     force: bool
     allow_changed: Iterable[str]
+    lease: float | None
+    standby: bool | None
     faults: Iterable[Fault]
     rejoin_after: float | None
     verify: bool

@@ -21,6 +21,8 @@ from holdfast.state.entries import Damaged, document, read_document
 from holdfast.state.files import Files, Unusable
 
 FOLDER = "fence"
+LEASE = 30.0
+"""Seconds without a sign of life after which another writer may take over, unless a writer says otherwise."""
 _CLAIM = re.compile(r"(\d{10})\.json")
 
 

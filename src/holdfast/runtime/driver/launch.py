@@ -20,6 +20,7 @@ from holdfast.runtime.driver.ports import Ports
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer, output
+from holdfast.state.fence import LEASE
 from holdfast.state.journal import Journal
 from holdfast.topology import Task
 
@@ -29,7 +30,7 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 
     Whatever does not fit is refused here, by name, with the store as it was.
     """
-    writer = ports.store.writer(config.owner, force=config.storage.force)
+    writer = ports.store.writer(config.owner, force=config.storage.force, lease=config.storage.lease or LEASE)
     try:
         return _launched(config, ports, ports.store, writer)
     except Exception:

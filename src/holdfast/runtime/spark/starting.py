@@ -6,6 +6,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -18,6 +19,7 @@ from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Listener, Ports, Sink
 from holdfast.runtime.driver.requests import asked
+from holdfast.runtime.driver.standby import storage_here, when_free
 from holdfast.runtime.faults import expand_faults
 from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.options import Flat, Group, Options
@@ -79,6 +81,7 @@ def begin(
 ) -> J:
     """What ``start`` does, with a handle that ``into`` makes of the store."""
     streams = _streams(stream, pipeline)
+    options = options._replace(storage=storage_here(options.storage))
     spark = next(iter(streams.values())).sparkSession
     if edge.sink is not None and not options.storage.outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
@@ -101,7 +104,8 @@ def begin(
             },
         )
         handle = into(place.url)
-        _launched(handle, config, place, streams, edge, options)
+        launched = partial(_launched, handle, config, place, streams, edge, options)
+        when_free(place, launched) if options.storage.standby else launched()
     except BaseException:
         let_go(local)
         raise
@@ -144,7 +148,6 @@ def _launched(
 
     log = f"{place.url}/spark"
     source = StreamSource(streams, log, edge, over, place.files, lambda: handle.driver.snapshot.head, handle.pace)
-    left = list(asked(directory)) if "://" not in place.url else []
     ports = Ports(
         loop,
         loop,
@@ -166,6 +169,7 @@ def _launched(
         loop.close()
         raise
     loop.failed = driver.fail
+    left = list(asked(directory)) if "://" not in place.url else []
     for each in left:
         told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
         driver.notes.append(f"{told}: it was left when no job was running")
