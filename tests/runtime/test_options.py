@@ -46,6 +46,8 @@ ARRIVES: dict[str, tuple[object, Callable[[JobConfig, Options], object]]] = {
     "sync": (Sync(journal=False), lambda _, options: options.storage.sync),
     "force": (True, lambda config, _: config.storage.force),
     "allow_changed": (("counts",), lambda config, _: config.storage.allow_changed),
+    "lease": (6.0, lambda config, _: config.storage.lease),
+    "standby": (True, lambda _, options: options.storage.standby),
     "faults": (FAULTS, lambda _, options: options.drill.faults),
     "rejoin_after": (0.5, lambda _, options: options.drill.rejoin_after),
     "verify": (True, lambda config, _: config.verify),
