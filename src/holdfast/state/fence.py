@@ -122,7 +122,7 @@ def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
 def forget_older(files: Files, token: int) -> None:
     """Claims before ``token`` have said all they had to say."""
     for name in files.list(FOLDER):
-        if name[:10].isdigit() and int(name[:10]) < token:
+        if name[:10].isdecimal() and int(name[:10]) < token:
             files.delete(f"{FOLDER}/{name}")
 
 

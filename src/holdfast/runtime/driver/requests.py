@@ -7,6 +7,7 @@ told in the history, under the request's name.
 from __future__ import annotations
 
 import json
+import stat
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from holdfast.runtime.history.history import NAME
 FOLDER = "requests"
 LARGEST = 4096
 """Bytes; whatever is larger is not a request."""
+MOST = 10_000
+"""Tasks that an operator may be asked to have."""
 OUTCOMES = ("scaled", "scaling refused", "scaling aborted")
 
 
@@ -54,16 +57,18 @@ def asked(directory: Path) -> Iterator[Request | str]:
     """The requests that wait, each taken away as it is read; a line that says what is wrong in place of a bad one."""
     for path in sorted((directory / FOLDER).glob("*.json")):
         try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue  # nothing that a request is: a pipe would never end, a link may lead anywhere
             text = path.read_text(encoding="utf-8") if path.stat().st_size <= LARGEST else ""
             path.unlink(missing_ok=True)
             body = json.loads(text)
             operator, to = body["scale"], body["to"]
-            if not isinstance(operator, str) or not isinstance(to, int) or isinstance(to, bool):
+            if not isinstance(operator, str) or not isinstance(to, int) or isinstance(to, bool) or not to <= MOST:
                 raise ValueError
         except OSError as error:
             yield f"request {path.name} cannot be read: {error.strerror}"
-        except (ValueError, KeyError, TypeError):
-            yield f"request {path.name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected"
+        except (ValueError, KeyError, TypeError, RecursionError):
+            yield f"request {path.name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected, NUMBER up to {MOST}"
         else:
             yield Request(path.stem, operator, to)
 
