@@ -145,7 +145,6 @@ class Executors:
     def look(self) -> Mapping[str, NodeInfo]:
         alive = self._alive()
         for name in [name for name, executor in self._known.items() if executor not in alive]:
-            shutil.rmtree(self._folder(name), ignore_errors=True)
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
         for executor in alive:

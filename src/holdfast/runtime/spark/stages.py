@@ -18,12 +18,13 @@ from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
 from holdfast.runtime.messages import Report
-from holdfast.runtime.spark.folders import claim
+from holdfast.runtime.spark.folders import claim, place
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
+from holdfast.state.files import open_files
 from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
@@ -36,7 +37,7 @@ def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
         _workers.clear()
         made: JobContext = unpickled(context.value)
         claim(made.local)
-        _workers[job] = Worker(made)
+        _workers[job] = Worker(made, folders=lambda folder: open_files(place(folder)))
     return _workers[job]
 
 
@@ -95,7 +96,7 @@ class Clean:
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
         worker = worker_of(self.job, self.context)
-        shutil.rmtree(worker.context.local, ignore_errors=True)
+        shutil.rmtree(place(worker.context.local), ignore_errors=True)
         return []
 
 

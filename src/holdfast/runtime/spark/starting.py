@@ -24,7 +24,7 @@ from holdfast.runtime.faults import expand_faults
 from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
-from holdfast.runtime.spark.folders import PREFIX, claim, let_go
+from holdfast.runtime.spark.folders import DIRS, PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
@@ -87,8 +87,7 @@ def begin(
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
     place = Store(_absolute(store), options.storage.sync)
     job = uuid.uuid4().hex[:12]
-    local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-")
-    claim(local)
+    local = _local_folder(spark, job)
     try:
         config = JobConfig.of(
             job,
@@ -176,6 +175,17 @@ def _launched(
     handle._attach(driver, source)
     loop.post(driver.begin)
     handle._await_begin()
+
+
+def _local_folder(spark: SparkSession, job: str) -> str:
+    """The folder of nodes: in local mode where Spark keeps its own files; else each executor knows its place."""
+    context = spark.sparkContext
+    if not is_local(str(context.master)):
+        return f"{PREFIX}{job}"
+    dirs = os.environ.get(DIRS) or context.getConf().get("spark.local.dir")
+    local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-", dir=dirs.split(",")[0] if dirs else None)
+    claim(local)
+    return local
 
 
 def _absolute(store: str | os.PathLike[str]) -> str:
