@@ -1,6 +1,7 @@
 """The job that the Deployment runs: put yours here. ``build`` starts it and returns it."""
 
 import os
+from pathlib import Path
 
 import polars as pl
 
@@ -24,6 +25,6 @@ def settings() -> dict[str, str]:
     path = os.environ.get("SPARK_PROPERTIES")
     if not path:
         return {}
-    with open(path, encoding="utf-8") as lines:
-        pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
-        return {name: value.strip() for name, value in pairs}
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
+    return {name: value.strip() for name, value in pairs}

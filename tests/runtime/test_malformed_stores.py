@@ -36,14 +36,14 @@ def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", [*some(KINDS), *some(ARROW)])
 def test_changes_are_refused_or_do_no_harm(name: str) -> None:
-    assert fuzz([name], 20, 1, lambda _: None) == []
+    assert fuzz([name], 20, 1, lambda _: None, in_turn=True) == []
 
 
 def test_the_fuzz_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without checksums and forms, changed stores give wrong answers and errors that are not ours, and it says so."""
     commit = max(name for name in real().files if name.startswith("journal/commits/"))
     monkeypatch.setattr("holdfast.state.entries.misfit", lambda *_: None)
-    assert fuzz([commit], 40, 1, lambda _: None) != []
+    assert fuzz([commit], 60, 1, lambda _: None, in_turn=True) != []
 
 
 def test_a_change_is_drawn_from_its_seed_alone() -> None:

@@ -19,7 +19,7 @@ import holdfast
 from holdfast import operators as op
 
 root = Path(sys.argv[1])
-spark = holdfast.spark_session("local-cluster[2,1,768]", settings={"spark.local.dir": str(root / "disk")})
+spark = holdfast.spark_session("local-cluster[2,1,1024]", settings={"spark.local.dir": str(root / "disk")})
 numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
 pipeline = op.Pipeline(
     op.source("numbers", op.map(key=(pl.col("value") % 7).cast(pl.String)), parallelism=2),

@@ -1,4 +1,4 @@
-"""Ctrl-C or SIGTERM while Spark is at work: it must not break into a word to the JVM, cancel its jobs, or get lost."""
+"""Ctrl-C while Spark is at work: it must not break into a word to the JVM, cancel its jobs, or get lost in there."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _kept = threading.Event()
 
 
 @contextmanager
-def held(number: int = signal.SIGINT) -> Iterator[None]:
+def held() -> Iterator[None]:
     """An interrupt is raised in our own code, and kept for ``check`` in Spark's; a second is raised anyway."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(number)
+    before = signal.getsignal(signal.SIGINT)
     _kept.clear()
-    take(number)
+    take()
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(signal.SIGINT, before)
 
 
-def take(number: int = signal.SIGINT) -> None:
+def take() -> None:
     """Hear interrupts; to be said again after Spark has started, as it then takes them for itself."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(number, _heard)
+        signal.signal(signal.SIGINT, _heard)
 
 
 def check() -> None:

@@ -16,7 +16,6 @@ import traceback
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.cli import interrupts
 from holdfast.cli.supervision import SUPERSEDED
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.loading import loaded
@@ -49,22 +48,24 @@ class Telling(logging.Handler):
 def attempt(written: str, telling: Telling) -> int:
     """Run the job to its end; the exit code. SIGTERM stops it after the epoch at hand."""
     job: Supervised | None = None
-    with interrupts.held(signal.SIGTERM):
-        try:
-            job = _built(written)
-            telling.tell("running")
-            _listen(job, telling)
-            interrupts.check()
-            job.awaitTermination()
-        except KeyboardInterrupt:
-            if job is not None:
-                job.stop()
-            return 0
-        except Exception as error:
-            code = 2 if isinstance(error, Invalid) else SUPERSEDED if isinstance(error, Held | Fenced) else 1
-            telling.tell("failed", cause=_cause(error, written))
-            return code
+    # As long as there is no job it is raised wherever it comes, also in a word to the JVM: nothing has begun yet.
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        job = _built(written)
+        telling.tell("running")
+        _listen(job, telling)
+        job.awaitTermination()
+    except KeyboardInterrupt:
+        if job is not None:
+            job.stop()
+    except Exception as error:
+        telling.tell("failed", cause=_cause(error, written))
+        return 2 if isinstance(error, Invalid) else SUPERSEDED if isinstance(error, Held | Fenced) else 1
     return 0
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _built(written: str) -> Supervised:

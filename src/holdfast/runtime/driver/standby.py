@@ -36,13 +36,17 @@ def storage_here(storage: Storage) -> Storage:
     return replace(storage, lease=lease, standby=standby)
 
 
-def when_free(store: Store, begin: Callable[[], None]) -> None:
-    """Begin once nobody else holds the store. Of several that wait one is first, and the others wait on."""
+def when_free(store: Store, begin: Callable[[], None], warm: Callable[[], None] = lambda: None) -> None:
+    """Begin once nobody else holds the store. Of several that wait one is first, and the others wait on.
+
+    ``warm`` is called when there is time for it: what it does need not be done when the store is free.
+    """
     waited = False
     while True:
         while held(store.files, store.clock()):
             if not waited:
                 _log.warning("store %s is held by another job: standing by", store.url)
+                warm()
             waited = True
             time.sleep(LOOK_EVERY)
         if waited:

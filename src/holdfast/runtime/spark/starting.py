@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import uuid
@@ -104,7 +105,7 @@ def begin(
         )
         handle = into(place.url)
         launched = partial(_launched, handle, config, place, streams, edge, options)
-        when_free(place, launched) if options.storage.standby else launched()
+        when_free(place, launched, partial(_warm, spark)) if options.storage.standby else launched()
     except BaseException:
         let_go(local)
         raise
@@ -175,6 +176,14 @@ def _launched(
     handle._attach(driver, source)
     loop.post(driver.begin)
     handle._await_begin()
+
+
+def _warm(spark: SparkSession) -> None:
+    """Python workers with all they load at first. On a cluster another job may have the executors: then not."""
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
+            context.parallelize(range(context.defaultParallelism), context.defaultParallelism).map(str).collect()
 
 
 def _local_folder(spark: SparkSession, job: str) -> str:
