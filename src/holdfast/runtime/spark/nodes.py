@@ -252,7 +252,7 @@ class Executors:
     def close(self) -> None:
         if self.clean is not None:
             with contextlib.suppress(Exception):  # executors that are gone have nothing to clear up
-                used = {*self._ready, *self._known.values()}
+                used = {*self._ready, *self._warming, *self._known.values()}  # who is warming up has a folder too
                 self.clean([self._location(executor) for executor in self._alive() if executor in used])
         let_go(str(self._root))
 
