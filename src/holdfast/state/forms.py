@@ -36,7 +36,6 @@ ENTRY = {
     "epoch": int,
     "since": (int, None),
 }
-STEP = {"inputs": Each(dict), "parallelism": int, "tables": Each(dict)}
 ROUTING = {"version": int, "ranges": [[int]]}
 FORMS: Mapping[str, Any] = {
     "store": {"id": str},
@@ -51,7 +50,7 @@ FORMS: Mapping[str, Any] = {
         "tasks": Each([ENTRY]),
         "routing": Each(ROUTING),
         "extra": {
-            "signature?": Each(STEP),
+            "signature?": dict,
             "shape?": dict,
             "rows?": int,
             "measured?": ({"rates?": Each(float), "seconds?": Each(float)}, None),
@@ -65,7 +64,7 @@ FORMS: Mapping[str, Any] = {
     },
     "cursor": {"token": int, "number": int, "final": Each(int), "tentative": Each(int)},
     "shape": {"token": int, "number": int, "shape": dict},
-    "signature": {"token": int, "number": int, "signature": Each(STEP), "since": int},
+    "signature": {"token": int, "number": int, "signature": dict, "since": int},
     "batches": {"epoch": int},
     "idle": {"before": int, "epochs": [[int]]},
 }
