@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLASSES := .venv/spark.jsa
 
-.PHONY: demo test long docs-blocks lint fuzz fuzz-queries picture setup java clean
+.PHONY: demo test long docs-blocks lint fuzz fuzz-queries fuzz-stores picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java $(CLASSES)
@@ -61,6 +61,10 @@ N ?= 200
 SEED ?= 1000
 fuzz-queries: setup
 	HOLDFAST_QUERIES=$(N) HOLDFAST_FIRST=$(SEED) $(BIN)/python -m pytest tests/spark/plain/test_composed.py -q
+
+# Every file of a store changed in N ways: refused in words of ours, or the right answer: make fuzz-stores N=1000 SEED=0
+fuzz-stores: $(READY)
+	$(BIN)/python tests/runtime/malformed_stores.py --count $(N) --seed $(SEED)
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

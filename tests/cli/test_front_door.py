@@ -63,9 +63,15 @@ def test_a_small_command_leaves_large_packages_alone(words: list[str], strangers
 
 MISTAKES = [
     (["fidelty"], "no such command 'fidelty'; did you mean fidelity?"),
-    (["help"], "no such command 'help'; commands: demo, run, report"),
+    (["help"], "no such command 'help'; commands: demo, run, supervise, report"),
     (["fidelity"], "see holdfast fidelity --help"),
     (["run", "word-count", "--trigger", "often"], "--trigger 'often': a time is needed, such as 500ms"),
+    (
+        ["run", "word-count", "--metrics", "0", "--metrics-host", "0.0.0.0"],
+        "others reach that address; give --token",
+    ),
+    (["run", "word-count", "--ui", "--ui-host", "10.0.0.1"], "--ui-host 10.0.0.1: others reach that address"),
+    (["run", "word-count", "--ui", "--token", "short"], "--token: at least 16 letters and digits are needed"),
     (["run", "word-count", "--memory", "lots"], "--memory lots: a size for the JVM is needed"),
     (["run", "word-count", "--out", "/proc/x"], "--out /proc/x: cannot be written"),
     (["run", "word-count", "--nodes", "2", "--fault", "kill node-9 at epoch 3"], "no node 'node-9'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ STARTED = {"topology": {}, "scalable": {"counts": None, "all": "operator all: it
     [
         (["nobody", "--to", "2"], "no operator 'nobody' in this job; operators: counts, all"),
         (["all", "--to", "2"], "operator all: it cannot"),
-        (["counts", "--to", "0"], "--to: an operator needs at least 1 task, got 0"),
+        (["counts", "--to", "0"], "--to: an operator needs 1 to 10000 tasks, got 0"),
         (["counts"], "Missing option '--to'"),
     ],
 )
@@ -75,8 +76,29 @@ def test_requests_are_taken_once_and_bad_ones_are_named(tmp_path: Path) -> None:
     (tmp_path / "requests" / "zzz.json").write_text('{"scale": 4}')
     found = list(asked(LocalFiles(tmp_path)))
     assert found[0] == request or found[1] == request
-    assert "request zzz.json: {'scale': OPERATOR, 'to': NUMBER} was expected" in found
+    assert "request zzz.json: {'scale': OPERATOR, 'to': NUMBER} was expected, NUMBER up to 10000" in found
     assert not list(asked(LocalFiles(tmp_path))) and not withdraw(LocalFiles(tmp_path), request)
+
+
+def test_what_is_no_request_is_not_opened_and_none_runs_anything(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.json")
+    (folder / "folder.json").mkdir()
+    (tmp_path / "elsewhere.json").write_text('{"scale": "counts", "to": 2}')
+    (folder / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    assert list(asked(LocalFiles(tmp_path))) == []
+    for text in (
+        '{"scale": "counts", "to": 100000000}',
+        '{"scale": "__import__(\'os\').abort()", "to": "2"}',
+        '{"scale": ["counts"], "to": 2}',
+        "[" * 4000,
+        "import os",
+    ):
+        (folder / "bad.json").write_text(text)
+        (told,) = asked(LocalFiles(tmp_path))
+        assert isinstance(told, str) and told.startswith("request bad.json: ")
+    assert (tmp_path / "elsewhere.json").exists()
 
 
 def test_only_what_the_history_says_of_a_request_is_its_answer(tmp_path: Path) -> None:

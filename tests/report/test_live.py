@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
 from histories import half_lost, written
 
 from holdfast.errors import Invalid
-from holdfast.report.live import LivePage, LiveServer
+from holdfast.report.live import LivePage, LiveServer, made_token
 
 
 @pytest.fixture
@@ -22,13 +22,18 @@ def live(tmp_path: Path) -> Iterator[tuple[LivePage, LiveServer]]:
         yield shown, server
 
 
-def fetched(server: LiveServer, path: str, host: str | None = None) -> tuple[int, str]:
+def asked(server: LiveServer, path: str, **headers: str) -> HTTPResponse:
     connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("GET", path, headers={"Host": host} if host else {})
+    connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
-    text = answer.read().decode()
+    answer.text = answer.read().decode()  # type: ignore[attr-defined]
     connection.close()
-    return answer.status, text
+    return answer
+
+
+def fetched(server: LiveServer, path: str, host: str | None = None, **headers: str) -> tuple[int, str]:
+    answer = asked(server, path, **({"Host": host} if host else {}), **headers)
+    return answer.status, answer.text  # type: ignore[attr-defined]
 
 
 def test_the_page_follows_what_is_heard(live: tuple[LivePage, LiveServer]) -> None:
@@ -74,3 +79,46 @@ def test_a_port_that_is_taken_or_none_is_told() -> None:
             LiveServer({}, port, option="--metrics")
     with pytest.raises(Invalid, match="a port is from 0"):
         LiveServer({}, 70_000)
+
+
+TOKEN = "correct-horse-battery"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[LiveServer]:
+    with LiveServer(LivePage(tmp_path, "word-count").routes, token=TOKEN) as server:
+        yield server
+
+
+def test_others_are_let_in_with_a_token_alone() -> None:
+    with pytest.raises(Invalid, match=r"^--metrics-host 0.0.0.0: others reach that address; give --token new"):
+        LiveServer({}, host="0.0.0.0", option="--metrics")
+    with pytest.raises(Invalid, match="at least 16 letters and digits"):
+        LiveServer({}, host="0.0.0.0", token="secret")
+    made = made_token("new")
+    assert made is not None and len(made) >= 32 and made != made_token("new")
+    assert made_token(TOKEN) == TOKEN and made_token(None) is None
+
+
+def test_a_scraper_shows_the_token_in_a_header(guarded: LiveServer) -> None:
+    for path in ("/", "/data.json", "/nothing"):
+        assert fetched(guarded, path)[0] == 401
+    for wrong in ("Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer \xff"):
+        assert fetched(guarded, "/data.json", Authorization=wrong)[0] == 401
+    assert fetched(guarded, "/data.json", Authorization=f"Bearer {TOKEN}") == (200, "null")
+    assert asked(guarded, "/").getheader("WWW-Authenticate") == "Bearer"
+
+
+def test_a_browser_gives_the_token_once_and_keeps_something_else(guarded: LiveServer) -> None:
+    assert fetched(guarded, "/?token=wrong-horse-battery")[0] == 401
+    answer = asked(guarded, f"/?token={TOKEN}")
+    assert (answer.status, answer.getheader("Location")) == (303, "/")
+    cookie = answer.getheader("Set-Cookie", "")
+    assert "HttpOnly" in cookie and TOKEN not in cookie
+    kept = cookie.partition(";")[0]
+    assert fetched(guarded, "/data.json", Cookie=kept)[0] == 200
+    assert fetched(guarded, "/data.json", Cookie=kept[:-1])[0] == 401
+    assert fetched(guarded, "/data.json", Cookie=f"holdfast={TOKEN}")[0] == 401
+    assert fetched(guarded, "/?token=wrong-horse-battery", Cookie=kept)[0] == 401
+    # Whoever sends somewhere else by a path of two slashes does not.
+    assert asked(guarded, f"//elsewhere.example/?token={TOKEN}").getheader("Location") == "/"

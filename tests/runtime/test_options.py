@@ -48,6 +48,8 @@ ARRIVES: dict[str, tuple[object, Callable[[JobConfig, Options], object]]] = {
     "allow_changed": (("counts",), lambda config, _: config.storage.allow_changed),
     "storage_options": ({"key": "k"}, lambda config, _: config.storage.storage_options),
     "spark_log": ("/log", lambda _, options: options.storage.spark_log),
+    "lease": (6.0, lambda config, _: config.storage.lease),
+    "standby": (True, lambda _, options: options.storage.standby),
     "faults": (FAULTS, lambda _, options: options.drill.faults),
     "rejoin_after": (0.5, lambda _, options: options.drill.rejoin_after),
     "verify": (True, lambda config, _: config.verify),

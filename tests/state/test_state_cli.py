@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from holdfast.cli.app import app
 from holdfast.errors import Invalid
 from holdfast.state import Change, Held, StateSchema, Store, TaskState, output
+from holdfast.state.verify import verify
 
 SCHEMA = StateSchema(pa.schema([("word", pa.string())]), pa.schema([("n", pa.int64()), ("mean", pa.float64())]))
 
@@ -56,26 +57,45 @@ def test_list_verify_and_compact_as_json(place: Path) -> None:
     assert listed["checkpoints"][-1]["files"] == 6
     assert listed["journal"] == {"epochs": 5, "first": 1, "last": 5}
     assert listed["outputs"] == {"final": 5, "tentative": 0}
-    verified = ran("store", place, "verify", "--format", "json")
+    verified = ran("store", "check", place, "--format", "json")
     assert verified.exit_code == 0
     assert json.loads(verified.stdout)["whole"] is True
-    compacted = json.loads(ran("store", place, "compact", "--format", "json").stdout)
+    compacted = json.loads(ran("store", "compact", place, "--format", "json").stdout)
     assert compacted["folded"] == {"count/0": {"files_before": 6, "files_after": 2}}
     assert Store(place).restore("count/0")[1] == 5
-    assert json.loads(ran("store", place, "verify", "--format", "json").stdout)["findings"] == []
+    assert json.loads(ran("store", "check", place, "--format", "json").stdout)["findings"] == []
 
 
 def test_verify_names_the_damaged_file_and_ends_with_1(place: Path) -> None:
     victim = next((place / "state" / "count-0").glob("000000000005-4-*"))
     victim.write_bytes(victim.read_bytes()[:-9])
-    result = ran("store", place, "verify", "--format", "json")
+    result = ran("store", "check", place, "--format", "json")
     assert result.exit_code == 1
     content = json.loads(result.stdout)
     assert [row["file"] for row in content["findings"]] == [f"state/count-0/{victim.name}"]
     assert {row["epoch"]: row["whole"] for row in content["checkpoints"]} == {3: True, 4: True, 5: False}
-    text = ran("store", place, "verify")
+    text = ran("store", "check", place)
     assert text.exit_code == 1
     assert "1 damaged" in text.stdout and "whole checkpoints: 3, 4" in text.stdout
+
+
+def test_a_check_by_many_finds_what_one_finds_and_says_how_far_it_is(place: Path) -> None:
+    for path in list((place / "state" / "count-0").iterdir())[:3]:
+        path.write_bytes(path.read_bytes()[:-9])
+    heard: list[tuple[int, int]] = []
+    alone, many = verify(Store(place), 1), verify(Store(place), 8, lambda done, of: heard.append((done, of)))
+    assert alone == many and len(many.findings) == 3
+    assert heard == [(number, len(heard)) for number in range(1, len(heard) + 1)]
+    assert ran("store", "check", place, "--jobs", 2).exit_code == 1
+
+
+def test_what_is_to_be_done_may_stand_before_or_behind(place: Path) -> None:
+    assert (
+        ran("store", place, "check", "--format", "json").stdout
+        == ran("store", "check", place, "--format", "json").stdout
+    )
+    error = ran("store", "chek", place).exception
+    assert isinstance(error, Invalid) and "did you mean check?" in str(error)
 
 
 def test_state_in_every_format(place: Path, tmp_path: Path) -> None:
@@ -122,9 +142,9 @@ def test_bad_input_is_said_in_one_line(place: Path, tmp_path: Path) -> None:
 
 def test_compact_is_refused_while_a_writer_is_alive(place: Path) -> None:
     with Store(place).writer("running job"):
-        result = ran("store", place, "compact")
+        result = ran("store", "compact", place)
         assert isinstance(result.exception, Held)
-    assert ran("store", place, "compact").exit_code == 0
+    assert ran("store", "compact", place).exit_code == 0
 
 
 def test_a_writer_whose_process_is_gone_does_not_hold_the_store(tmp_path: Path) -> None:
@@ -140,7 +160,7 @@ def test_a_writer_whose_process_is_gone_does_not_hold_the_store(tmp_path: Path) 
 
 def test_at_the_front_door_damage_is_exit_code_1_and_a_typo_is_2(place: Path) -> None:
     holdfast = [sys.executable, "-c", "from holdfast.cli import main; main()"]
-    typo = subprocess.run([*holdfast, "store", str(place), "verfy"], capture_output=True, text=True, check=False)
+    typo = subprocess.run([*holdfast, "store", str(place), "chekc"], capture_output=True, text=True, check=False)
     assert typo.returncode == 2
     assert "Traceback" not in typo.stderr
     for path in (place / "state" / "count-0").iterdir():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
+from holdfast.loading import loaded
 
 Floats = NDArray[np.float64]
 BUILT_IN = ("total", "mean", "count")
@@ -120,26 +119,6 @@ def as_score(written: str | Score | Callable[[pa.Table], Any]) -> Score:
     if name in ("total", "mean") and rest:
         return Score(name, rest)
     raise Invalid(f"score {written!r}: write total:COLUMN, mean:COLUMN, count or FILE.py:FUNCTION")
-
-
-def loaded(written: str, what: str) -> Any:
-    """The value that ``FILE.py:NAME`` names."""
-    path, _, name = written.partition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise Invalid(f"{what} {written}: no such file {path}")
-    if not name:
-        raise Invalid(f"{what} {written}: say which value of the file, such as {path}:pipeline")
-    spec = importlib.util.spec_from_file_location(f"holdfast_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise Invalid(f"{what} {written}: {path} fails: {type(error).__name__}: {error}") from None
-    if not hasattr(module, name):
-        raise Invalid(f"{what} {written}: {path} has no {name!r}")
-    return getattr(module, name)
 
 
 def affected(golden: pa.Table, golden_at: Floats, faulty: pa.Table, faulty_at: Floats) -> Floats:

@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, Invalid
 COMMANDS = {
     "demo": "Watch a job lose half of its executors and go on answering.",
     "run": "Run a workload on Spark.",
+    "supervise": "Run a job and start it again when it crashes.",
     "report": "Make a page of a run: one HTML file that needs no network.",
     "history": "Why a run recovered the way it did.",
     "scale": "Give an operator of a running job more tasks, or fewer.",

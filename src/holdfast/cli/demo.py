@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -119,7 +118,7 @@ def _wait_for_executors(session: SparkSession, deadline: float = 90.0) -> None:
     """Until all are there; NoExecutors if they do not come, or if their processes cannot be found to be killed."""
     from holdfast.runtime.spark.nodes import Executors
 
-    executors = Executors(session.sparkContext, Path(tempfile.gettempdir()) / "holdfast-none")
+    executors = Executors(session.sparkContext, Path("holdfast-none"))
     until = time.monotonic() + deadline
     while len(names := list(executors.look())) < NODES:
         interrupts.check()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.assessment.scores import loaded
 from holdfast.errors import Invalid
+from holdfast.loading import loaded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,7 +22,7 @@ from holdfast.cli import interrupts
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, completing, progress
 from holdfast.errors import HoldfastError, Invalid, instead
-from holdfast.report.live import LOOPBACK, LivePage, LiveServer, Route, check_port
+from holdfast.report.live import LOOPBACK, NEW, LivePage, LiveServer, Route, check_access, check_port, made_token
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.domains import Domains
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
@@ -139,12 +139,24 @@ def run(
     verify: Annotated[bool, typer.Option(help="run every epoch twice and refuse answers that differ")] = False,
     memory: Annotated[str, typer.Option(help="memory of the Spark driver")] = "4g",
     force: Annotated[bool, typer.Option(help="take --out over from a job that still holds it")] = False,
-    ui: Annotated[bool, typer.Option("--ui", help="serve a live page on loopback while the job runs")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="serve a live page while the job runs")] = False,
     ui_port: Annotated[int, typer.Option(help="port of --ui; 0 takes a free one")] = 0,
+    ui_host: Annotated[str, typer.Option(help="address of --ui; others than loopback need --token")] = LOOPBACK,
     metrics: Annotated[
         int | None, typer.Option(help="serve Prometheus metrics on this port; 0 takes a free one")
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="address of --metrics; 0.0.0.0 lets others in")] = LOOPBACK,
+    metrics_host: Annotated[
+        str, typer.Option(help="address of --metrics; others than loopback need --token")
+    ] = LOOPBACK,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HOLDFAST_TOKEN",
+            show_envvar=False,
+            help="what callers of --ui and --metrics must show; new makes one and prints it; better in HOLDFAST_TOKEN, "
+            "as other users see what is typed",
+        ),
+    ] = None,
     log: Annotated[Log, typer.Option(help="display to watch, or json: every event as a line on stderr")] = Log.display,
     quiet: Annotated[bool, typer.Option("--quiet", help="no display")] = False,
     form: FormatOption = Format.text,
@@ -194,6 +206,11 @@ def run(
         raise Invalid(f"--ui-port {ui_port}: it is the port of --ui, which is not given")
     check_port(ui_port, "--ui-port")
     check_port(metrics or 0, "--metrics")
+    shown = made_token(token)
+    if ui:
+        check_access(ui_host, shown, "--ui-host")
+    if metrics is not None:
+        check_access(metrics_host, shown, "--metrics-host")
     folder = make_folder(out, f"holdfast-{name}-")
 
     with ExitStack() as stack:
@@ -201,15 +218,17 @@ def run(
         listeners: list[Listener] = [display.heard]
         if log is Log.json:
             listeners.append(_log_line)
+        if token == NEW and (ui or metrics is not None):
+            _say(f"token: {shown} (Authorization: Bearer TOKEN, or ?token=TOKEN once in a browser)", log)
         if ui:
             live = LivePage(folder, f"{name} in {folder.name}")
-            server = stack.enter_context(LiveServer(live.routes, ui_port, option="--ui-port"))
+            server = stack.enter_context(LiveServer(live.routes, ui_port, ui_host, "--ui-port", shown))
             listeners.append(live.heard)
             _say(f"live page: {server.url}", log)
         if metrics is not None:
             counted = Metrics()
             routes: dict[str, Route] = {"/metrics": lambda: (CONTENT_TYPE, counted.text())}
-            server = stack.enter_context(LiveServer(routes, metrics, metrics_host, "--metrics"))
+            server = stack.enter_context(LiveServer(routes, metrics, metrics_host, "--metrics", shown))
             listeners.append(counted.heard)
             _say(f"metrics: {server.url}metrics", log)
         if not quiet:

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.output import Format, FormatOption, answer, progress
 from holdfast.errors import Infeasible, Invalid
-from holdfast.runtime.driver.requests import OUTCOMES, Request, answers, ask, withdraw
+from holdfast.runtime.driver.requests import MOST, OUTCOMES, Request, answers, ask, withdraw
 from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Store
 from holdfast.state.fence import held
@@ -66,8 +66,8 @@ def _check(started: dict[str, Any], operator: str, to: int) -> None:
         raise Invalid(f"no operator {operator!r} in this job; operators: {', '.join(able)}")
     if (why := able[operator]) is not None:
         raise Invalid(why)
-    if to < 1:
-        raise Invalid(f"--to: an operator needs at least 1 task, got {to}")
+    if not 1 <= to <= MOST:
+        raise Invalid(f"--to: an operator needs 1 to {MOST} tasks, got {to}")
 
 
 def _awaited(folder: str, request: Request, timeout: float, skip: int) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
-from holdfast.cli.output import Format, FormatOption, answer
+from holdfast.cli.output import Format, FormatOption, answer, progress
+from holdfast.errors import Invalid, instead
 
 if TYPE_CHECKING:
     from holdfast.state import Store
@@ -17,36 +19,54 @@ if TYPE_CHECKING:
 
 class Action(StrEnum):
     list = "list"
-    verify = "verify"
+    check = "check"
     compact = "compact"
 
 
 def store(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="the store: a run's folder or any fsspec URL")],
-    action: Annotated[
-        Action,
-        typer.Argument(help="list: what is there; verify: read and check every file; compact: fold long changelogs"),
-    ] = Action.list,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[list|check|compact] STORE",
+            help="the store: a run's folder or any fsspec URL; list: what is there; check: read and check every file; "
+            "compact: fold long changelogs",
+        ),
+    ],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="check: files read at once; as many as processors by default")
+    ] = None,
     force: Annotated[bool, typer.Option(help="compact: take the store over from a writer that still holds it")] = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Look into a durable store: its checkpoints, journal and outputs.
 
-    Examples: holdfast store runs/wordcount; holdfast store runs/wordcount verify;
-    holdfast store s3://bucket/job compact
+    Examples: holdfast store runs/wordcount; holdfast store check runs/wordcount;
+    holdfast store compact s3://bucket/job
 
-    verify ends with exit code 1 if any file is torn, truncated, altered, missing or swapped, and names it.
+    check ends with exit code 1 if any file is torn, truncated, altered, missing or swapped, and names it.
     """
     from holdfast.state import Store
 
+    action, directory = _asked(words)
     place = Store(directory)
     place.require()
-    if action is Action.verify:
-        _verify(place, form)
+    if action is Action.check:
+        _check(place, jobs, form)
     elif action is Action.compact:
         _compact(place, force, form)
     else:
         _list(place, form)
+
+
+def _asked(words: list[str]) -> tuple[Action, str]:
+    """What is to be done with which store; what was typed in the other order means the same."""
+    known = [each.value for each in Action]
+    if len(words) == 1:
+        return Action.list, words[0]
+    named = [word for word in words if word in known]
+    if len(words) != 2 or not named:
+        raise Invalid(f"store {' '.join(words)}: {instead(words[0], known, 'one of')}, and then one store, are needed")
+    return Action(named[0]), words[1] if words[0] == named[0] else words[0]
 
 
 def _list(place: Store, form: Format) -> None:
@@ -82,10 +102,12 @@ def _list(place: Store, form: Format) -> None:
     answer(content, form, read)
 
 
-def _verify(place: Store, form: Format) -> None:
+def _check(place: Store, jobs: int | None, form: Format) -> None:
     from holdfast.state.verify import verify
 
-    result = verify(place)
+    with Progress(*Progress.get_default_columns(), console=progress, transient=True) as shown:
+        bar = shown.add_task("reading files", total=None)
+        result = verify(place, jobs, lambda done, of: shown.update(bar, completed=done, total=of))
     content = {
         "store": place.url,
         "whole": result.whole,

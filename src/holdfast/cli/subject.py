@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.assessment.recording import Subject
-from holdfast.assessment.scores import loaded
 from holdfast.errors import Invalid, instead
+from holdfast.loading import loaded
 from holdfast.operators import Pipeline
 from holdfast.workloads import WORKLOADS, Options, workload
 from holdfast.workloads.files import cut, open_input

@@ -98,7 +98,9 @@ class Storage:
     platter before it counts. ``force``: take the store over from a job that still holds it. ``allow_changed``:
     operators that do something else than they did when the store was written, and begin anew. ``storage_options``: for
     the client of a store by URL, such as credentials that are not in the environment; never told nor written down.
-    ``spark_log``: where Spark keeps its own log of the stream, if not in the store.
+    ``spark_log``: where Spark keeps its own log of the stream, if not in the store. ``lease``: seconds without a sign
+    of life after which another machine's job may take the store over, 30 when None. ``standby``: wait as long as
+    another job holds the store, then take over.
     """
 
     checkpoint_every: int | None = None
@@ -109,6 +111,8 @@ class Storage:
     allow_changed: Iterable[str] = ()
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     spark_log: str | None = None
+    lease: float | None = None
+    standby: bool | None = None
 
     def __post_init__(self) -> None:
         if self.storage_options is not None and not isinstance(self.storage_options, Mapping):
@@ -117,6 +121,9 @@ class Storage:
             )
         check(self, "spark_log", lambda given: isinstance(given, str) and given != "", "a path or URL")
         _listed(self, "allow_changed", 'names of operators, such as ["counts"]', str)
+        check(self, "lease", lambda seconds: isfinite(seconds) and seconds > 0, "more than 0 seconds")
+        if self.force and self.standby:
+            raise Invalid("force and standby: give one of them; who waits for a store does not take it by force")
         check(self, "checkpoint_every", lambda epochs: index(epochs) >= 1, "at least 1")
         check(self, "memory_limit", lambda size: index(size) >= 0, "a number of bytes, 0 or more")
         check(self, "sync", lambda given: isinstance(given, Sync), "a holdfast.state.Sync")
@@ -167,6 +174,8 @@ class Flat(TypedDict, total=False):
     allow_changed: Iterable[str]
     storage_options: Mapping[str, Any] | None
     spark_log: str | None
+    lease: float | None
+    standby: bool | None
     faults: Iterable[Fault]
     rejoin_after: float | None
     verify: bool

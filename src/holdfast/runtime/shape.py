@@ -43,7 +43,7 @@ class Shape:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Shape:
         try:
-            return cls(
+            shape = cls(
                 int(content["version"]),
                 {name: Routing.from_json(each) for name, each in content["routings"].items()},
                 {_task(name): int(version) for name, version in content["born"].items()},
@@ -51,6 +51,10 @@ class Shape:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Invalid(f"shape: expected version, routings, born and done, got {content!r:.200}") from error
+        for name, routing in shape.routings.items():
+            if sorted(routing.owners) != list(range(len(routing.owners))):
+                raise Invalid(f"shape: the tasks of {name} must be numbered from 0 on, got {routing.owners!r:.100}")
+        return shape
 
     def without(self, operators: Iterable[str]) -> Shape:
         """The same with these operators as declared."""

@@ -117,10 +117,11 @@ def manifest_facts(name: str) -> tuple[int, int] | None:
 
 def read_manifest(files: Files, name: str) -> Checkpoint:
     """The checkpoint of a manifest, or Damaged."""
+    body = read_document(files, "checkpoint", name)
     try:
-        checkpoint = Checkpoint.from_json(read_document(files, "checkpoint", name))
-    except (KeyError, TypeError) as error:
-        raise Damaged(f"{name} lacks {error}") from error
+        checkpoint = Checkpoint.from_json(body)
+    except Invalid as error:
+        raise Damaged(f"{name}: {error}") from error
     if checkpoint.name != name:
         raise Damaged(f"{name} holds the manifest of {checkpoint.name}: files were swapped")
     return checkpoint

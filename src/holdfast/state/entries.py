@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state.files import Files
+from holdfast.state.forms import misfit
+from holdfast.state.names import is_inside
 
 LAYOUT = 1
 """The version of the store's layout, in every document (docs/store-layout.md)."""
@@ -36,6 +38,10 @@ class FileEntry:
     table: str = ""
     epoch: int = 0
     since: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_inside(self.path):
+            raise Damaged(f"{self.path!r:.100} is no name of a file in a store")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,7 +93,7 @@ def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
         body = json.loads(data)
         found = body.pop("checksum")
         whole = checksum(_canonical(body)) == found
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         whole = False
         body = {}
     if not whole:
@@ -96,6 +102,8 @@ def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
         raise Invalid(f"{files.url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
     if body.get("format") != f"holdfast-{kind}":
         raise Damaged(f"{name} is a {body.get('format')}, not a holdfast-{kind}: files were swapped")
+    if (why := misfit(kind, body)) is not None:
+        raise Damaged(f"{name} is no {kind} of Holdfast: {why}")
     return dict(body)
 
 

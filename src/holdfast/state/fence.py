@@ -23,6 +23,8 @@ from holdfast.state.files import Files, Unusable, exists
 FOLDER = "fence"
 CLAIMS_KEPT = 100
 """So many older claims stay: from any of them that a listing has, the newest is found by name."""
+LEASE = 30.0
+"""Seconds without a sign of life after which another writer may take over, unless a writer says otherwise."""
 _CLAIM = re.compile(r"(\d{10})\.json")
 
 
@@ -102,7 +104,7 @@ def check(files: Files, token: int) -> None:
 
 def _tokens(files: Files) -> set[int]:
     """Of all writers of whom anything is there."""
-    return {int(name[:10]) for name in files.list(FOLDER) if name[:10].isdigit()}
+    return {int(name[:10]) for name in files.list(FOLDER) if name[:10].isdecimal()}
 
 
 def _claim_name(token: int) -> str:
@@ -130,7 +132,7 @@ def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
 
 def forget_older(files: Files, token: int) -> None:
     """What older writers said goes, and claims of long ago; those in their order, see ``check``."""
-    old = [name for name in files.list(FOLDER) if name[:10].isdigit() and int(name[:10]) < token]
+    old = [name for name in files.list(FOLDER) if name[:10].isdecimal() and int(name[:10]) < token]
     for name in sorted(name for name in old if _CLAIM.fullmatch(name) and int(name[:10]) < token - CLAIMS_KEPT):
         files.delete(f"{FOLDER}/{name}")
     if rest := [f"{FOLDER}/{name}" for name in old if not _CLAIM.fullmatch(name)]:

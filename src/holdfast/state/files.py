@@ -12,6 +12,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -131,17 +132,17 @@ class LocalFiles:
         self.url = str(root)
 
     def read(self, name: str) -> pa.Buffer:
-        with told(self.url, "read", name), (self.root / name).open("rb") as file:
+        with told(self.url, "read", name), self._inside(name).open("rb") as file:
             data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
             return data.slice(0, file.readinto(memoryview(data)))
 
     def map(self, name: str) -> pa.Buffer:
-        with told(self.url, "read", name), pa.memory_map(str(self.root / name)) as file:
+        with told(self.url, "read", name), pa.memory_map(str(self._inside(name))) as file:
             return file.read_buffer()
 
     def size(self, name: str) -> int:
         with told(self.url, "read", name):
-            return (self.root / name).stat().st_size
+            return self._inside(name).stat().st_size
 
     def list(self, folder: str) -> list[str]:
         with told(self.url, "list", folder):
@@ -197,7 +198,7 @@ class LocalFiles:
 
     def delete(self, name: str) -> None:
         with told(self.url, "delete", name):
-            (self.root / name).unlink(missing_ok=True)
+            self._inside(name, to_the_end=False).unlink(missing_ok=True)
 
     def delete_many(self, names: Sequence[str]) -> None:
         for name in names:
@@ -208,7 +209,7 @@ class LocalFiles:
 
     def delete_folder(self, folder: str) -> None:
         with told(self.url, "delete", folder):
-            path = self.root / folder
+            path = self._inside(folder)
             with contextlib.suppress(FileNotFoundError):
                 for entry in list(os.scandir(path)):
                     Path(entry.path).unlink(missing_ok=True)
@@ -236,6 +237,16 @@ class LocalFiles:
                         gone += 1
         return gone
 
+    def _inside(self, name: str, to_the_end: bool = True) -> Path:
+        """The path of a name. Links that somebody put into the folder are not followed out of it.
+
+        ``to_the_end``: the last part may not be a link either; without, what has the name is replaced or deleted.
+        """
+        path = self.root / name
+        if not _stays(self.root, path.parent) or (to_the_end and path.is_symlink()):
+            raise Invalid(f"store {self.url}: {name} leads out of the store by a link; put a file or folder there")
+        return path
+
     def fill(self, seconds: float) -> None:
         """Be full for so long, whatever process asks."""
         marker = self.root / FULL
@@ -253,7 +264,7 @@ class LocalFiles:
     @contextlib.contextmanager
     def _written(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> Iterator[tuple[Path, Path]]:
         self._room()
-        target = self.root / name
+        target = self._inside(name, to_the_end=False)
         temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
             _with_folder(lambda: write_whole(temporary, data, bool(sync)), target.parent, sync is True)
@@ -264,6 +275,12 @@ class LocalFiles:
             raise
         if sync is True:
             sync_folder(target.parent)
+
+
+@lru_cache(maxsize=4096)
+def _stays(root: Path, folder: Path) -> bool:
+    """Whether a folder below another is really there. Asked once: a store is not expected to change its folders."""
+    return folder == root or Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
 
 
 def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import Unrecoverable
+from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import fence
 from holdfast.state.entries import Damaged, FileEntry, checksum, document, read_checked, read_document
 from holdfast.state.files import Files, exists
@@ -320,15 +320,23 @@ def read_commit(files: Files, name: str) -> tuple[dict[str, FileEntry], dict[str
     body = read_document(files, "journal", name)
     if commit_name(body["epoch"], body["token"]) != name:
         raise Damaged(f"{name} is of epoch {body['epoch']}: files were swapped")
-    return {label: FileEntry.from_json(entry) for label, entry in body["tasks"].items()}, body["extra"]
+    try:
+        return {label: FileEntry.from_json(entry) for label, entry in body["tasks"].items()}, body["extra"]
+    except Invalid as error:
+        raise Damaged(f"{name}: {error}") from error
 
 
 def _committed(files: Files, epoch: int, name: str) -> JournalEpoch:
     entries, extra = read_commit(files, name)
+    if odd := [label for label in entries if not label.rpartition("/")[2].isdecimal()]:
+        raise Damaged(f"{name} names what is no piece of an epoch: {odd[0]!r:.60}")
     order = sorted(entries, key=lambda label: int(label.rpartition("/")[2]))
     if len(order) != extra.get("pieces", len(order)):
         raise Damaged(f"{name} names {len(order)} pieces of {extra['pieces']}")
-    routings = {operator: Routing.from_json(each) for operator, each in extra.get("routings", {}).items()}
+    try:
+        routings = {operator: Routing.from_json(each) for operator, each in extra.get("routings", {}).items()}
+    except Invalid as error:
+        raise Damaged(f"{name}: {error}") from error
     pieces = tuple(entries[label] for label in order)
     return JournalEpoch(epoch, pieces, routings, extra.get("time"), int(extra.get("total", 0)))
 

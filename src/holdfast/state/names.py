@@ -1,12 +1,23 @@
-"""How tasks and tables are written in file names: ``O3/0`` is ``O3-0``, anything unusual percent-encoded."""
+"""How tasks and tables are written in file names: ``O3/0`` is ``O3-0``, anything unusual percent-encoded.
+
+And what a name of a file in a store may be: whatever a document says becomes a path only if it is one.
+"""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote, unquote
 
 from holdfast.errors import Invalid
 
 _LONGEST = 150
+_PART = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f]+"
+_INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
+
+
+def is_inside(name: str) -> bool:
+    """Whether this names a file below the folder it is looked up in: relative, without ``..``, ``.`` or oddities."""
+    return _INSIDE.fullmatch(name) is not None
 
 
 def task_folder(task: str) -> str:

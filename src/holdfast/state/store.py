@@ -58,7 +58,7 @@ class Store:
         self.identity = identity
 
     def writer(
-        self, owner: str, *, lease: float = 30.0, force: bool = False, keep: int = 3, fold_at: int = 16
+        self, owner: str, *, lease: float = fence.LEASE, force: bool = False, keep: int = 3, fold_at: int = 16
     ) -> Writer:
         """Take the fence: Held if another writer is alive, unless ``force``. ``keep``: checkpoints retained.
 

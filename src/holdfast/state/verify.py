@@ -1,14 +1,21 @@
-"""Verification: read every file of a store and name each one that is torn, truncated, altered, missing or swapped."""
+"""Verification: read every file of a store and name each one that is torn, truncated, altered, missing or swapped.
+
+Documents are few and read first. The files they name, and outputs, are read by several threads at once.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import cursor, fence, journal, output, shapes
+from holdfast.state import cursor, fence, journal, output, shapes, signature
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import HEADER, Damaged, FileEntry, read_document
+from holdfast.state.entries import HEADER, FileEntry, read_document
 from holdfast.state.files import Files
 from holdfast.state.ipc import same_hashes
 from holdfast.state.store import Store
@@ -36,20 +43,25 @@ class Verification:
         return not self.findings
 
 
-def verify(store: Store) -> Verification:
-    """Read everything that counts. Cost follows the size of the store."""
+def verify(
+    store: Store, workers: int | None = None, progress: Callable[[int, int], None] = lambda done, of: None
+) -> Verification:
+    """Read everything that counts. Cost follows the size of the store.
+
+    ``workers``: files read at once, as many as there are processors when None. ``progress`` is called with how many
+    files have been read, and of how many.
+    """
     seen = _Seen(store.files)
     seen.document("store", HEADER)
     _fences(seen)
     newest, found = fence.inherited(store.files)
-    epochs: dict[int, bool] = {}
+    manifests: list[Checkpoint] = []
     for name in checkpoints.manifest_names(store.files, found, newest):
-        before = len(seen.findings)
         if (manifest := seen.manifest(name)) is not None:
+            manifests.append(manifest)
             for task, chain in manifest.tasks.items():
                 for entry in chain:
                     seen.state_file(task, entry)
-            epochs[manifest.epoch] = len(seen.findings) == before and not seen.touches(manifest)
     seen.count += 1
     for problem in checkpoints.missing_manifests(store.files, newest):
         seen.found(problem.partition(" ")[0], problem)
@@ -57,18 +69,23 @@ def verify(store: Store) -> Verification:
     for name in commits.values():
         _journal_epoch(seen, name)
     # What the oldest checkpoint covers may have been trimmed; from there on the journal has no gaps.
-    for epoch in range(min(epochs, default=min(commits, default=0)) + 1, max(commits, default=0)):
+    oldest = min((one.epoch for one in manifests), default=min(commits, default=0))
+    for epoch in range(oldest + 1, max(commits, default=0)):
         if epoch not in commits:
             path = f"{journal.COMMITS}/{epoch:012d}-*.json"
             seen.found(path, f"{path} is missing: replay needs it, and later epochs are there")
     for name in shapes.names(store.files)[-1:]:
         seen.document("shape", name)
+    for name in signature.names(store.files)[-1:]:
+        seen.document("signature", name)
     for name in cursor.names(store.files):
         body = seen.document("cursor", name)
         if body is not None and f"{body.get('token'):010d}-{body.get('number'):010d}.json" != name.rpartition("/")[2]:
             seen.found(name, f"{name} is of writer {body.get('token')}: files were swapped")
     for kind in output.KINDS:
         _outputs(seen, kind)
+    seen.read(workers, progress)
+    epochs = {one.epoch: not seen.touches(one) for one in manifests}
     return Verification(seen.count, seen.bytes, epochs, tuple(seen.findings))
 
 
@@ -81,6 +98,7 @@ class _Seen:
         self.bytes = 0
         self.findings: list[Finding] = []
         self._entries: set[str] = set()
+        self._unread: list[tuple[str, Callable[[], str | None]]] = []
         self._bad: set[str] = set()
 
     def found(self, path: str, problem: object) -> None:
@@ -106,29 +124,48 @@ class _Seen:
             self.found(name, error)
             return None
 
+    def later(self, path: str, size: int, problem: Callable[[], str | None]) -> None:
+        """A file that is yet to be read, by a function that says what is wrong with it."""
+        self.count += 1
+        self.bytes += size
+        self._unread.append((path, problem))
+
+    def read(self, workers: int | None, progress: Callable[[int, int], None]) -> None:
+        """Read all files that were put off, several at once; findings are in the order of the files."""
+
+        def told(problem: Callable[[], str | None]) -> str | None:
+            try:
+                return problem()
+            except HoldfastError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(workers or os.cpu_count() or 1, "holdfast-verify") as pool:
+            results = pool.map(told, [problem for _, problem in self._unread])
+            for done, ((path, _), wrong) in enumerate(zip(self._unread, results, strict=True), 1):
+                if wrong is not None:
+                    self.found(path, wrong)
+                progress(done, len(self._unread))
+
     def state_file(self, task: str, entry: FileEntry) -> None:
-        if not self._new(entry):
-            return
-        try:
+        def problem() -> str | None:
             read = checkpoints.read_run(self.files, task, entry)
-            if read is not None and not same_hashes(read[1]):
-                self.found(entry.path, f"{entry.path}: the stored hashes are not those of the keys")
-        except Damaged as error:
-            self.found(entry.path, error)
+            same = read is None or same_hashes(read[1])
+            return None if same else f"{entry.path}: the stored hashes are not those of the keys"
+
+        if self._new(entry):
+            self.later(entry.path, entry.bytes, problem)
 
     def journal_file(self, task: str, entry: FileEntry) -> None:
+        def problem() -> None:
+            journal.read(self.files, entry, task)
+
         if self._new(entry):
-            try:
-                journal.read(self.files, entry, task)
-            except Damaged as error:
-                self.found(entry.path, error)
+            self.later(entry.path, entry.bytes, problem)
 
     def _new(self, entry: FileEntry) -> bool:
         if entry.path in self._entries:
             return False
         self._entries.add(entry.path)
-        self.count += 1
-        self.bytes += entry.bytes
         return True
 
 
@@ -140,7 +177,7 @@ def _fences(seen: _Seen) -> None:
         if body is not None and f"{body.get('token'):010d}" != name[:10]:
             seen.found(f"{fence.FOLDER}/{name}", f"{name} is of writer {body.get('token')}: files were swapped")
     # Of older writers the claim alone stays.
-    for token in sorted({int(name[:10]) for name in names if name[:10].isdigit()})[-1:]:
+    for token in sorted({int(name[:10]) for name in names if name[:10].isdecimal()})[-1:]:
         for ending in ("json", "found.json", "beat"):
             if f"{token:010d}.{ending}" not in names:
                 seen.found(f"{fence.FOLDER}/{token:010d}.{ending}", f"{token:010d}.{ending} is missing")
@@ -167,9 +204,10 @@ def _outputs(seen: _Seen, kind: output.Kind) -> None:
         if path not in present:
             seen.found(path, f"{path} is missing, though its checksum is there")
             continue
-        data = seen.files.read(path)
-        seen.count += 1
-        seen.bytes += data.size
-        # An output without a checksum (another program may have put it there) is as good as it can be read.
-        if (wrong := output.problem(data, sums.get(path))) is not None:
-            seen.found(path, f"{path} {wrong}")
+        seen.later(path, seen.files.size(path), partial(_output_problem, seen.files, path, sums.get(path)))
+
+
+def _output_problem(files: Files, path: str, sums: set[str] | None) -> str | None:
+    """An output without a checksum (another program may have put it there) is as good as it can be read."""
+    wrong = output.problem(files.read(path), sums)
+    return None if wrong is None else f"{path} {wrong}"

@@ -16,7 +16,7 @@ from holdfast.operators.aggregations import Partial
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.spark import combining
-from holdfast.runtime.spark.combining import EACH, FAST, MANY, Combined, Combining
+from holdfast.runtime.spark.combining import EACH, FAST, MANY, SLOW, Combined, Combining
 
 SHORT = ("no keys", "by a date", "window alone")
 LONG = (
@@ -98,8 +98,9 @@ def test_texts_that_are_compared_come_as_they_are(spark: SparkSession) -> None:
         (MANY, 2 * MANY // EACH, True, True),
         (MANY, 2 * MANY // EACH + 1, True, False),
         (MANY - 1, 1, True, False),
-        (100 * FAST, 2 * FAST, False, True),
-        (100 * FAST, 2 * FAST + 1, False, False),
+        (EACH * 2 * FAST, 2 * FAST, False, True),
+        (EACH * 2 * FAST + EACH, 2 * FAST + 1, False, False),
+        (SLOW * 3 * FAST, 3 * FAST, False, True),
     ],
 )
 def test_it_is_worth_it_where_few_groups_stand_for_many_rows(read: int, sent: int, on: bool, then: bool) -> None:

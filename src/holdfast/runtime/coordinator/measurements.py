@@ -188,10 +188,9 @@ class Measurements:
 
     def recall(self, kept: Mapping[str, Any]) -> None:
         """What was measured before the job was started again; it counts as one epoch, so new figures soon prevail."""
+        known = {str(task): task for task in self._declared.tasks}
         for name, rate in kept.get("rates", {}).items():
-            operator, _, number = str(name).rpartition("/")
-            task = Task(operator, int(number))
-            if task in self._declared.index:
+            if (task := known.get(name)) is not None:
                 self._rates[self._declared.index[task]] = float(rate)
                 self._epochs[task] = 1
                 if name in kept.get("seconds", {}):

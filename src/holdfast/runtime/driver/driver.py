@@ -127,7 +127,7 @@ class Driver:
     @property
     def token(self) -> int:
         """Of the writer that this driver is to its store."""
-        return self._writer.token
+        return self.writer.token
 
     @property
     def nodes(self) -> Mapping[str, NodeInfo]:

@@ -6,6 +6,7 @@ The same walk for a first start, a restart after a crash, and a simulated one.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -19,7 +20,8 @@ from holdfast.runtime.driver.migration import resume, shapes
 from holdfast.runtime.driver.ports import Ports
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
-from holdfast.state import Store, Writer, output
+from holdfast.state import Damaged, Store, Writer, output
+from holdfast.state.fence import LEASE
 from holdfast.state.journal import Journal
 from holdfast.topology import Task
 
@@ -29,7 +31,7 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 
     Whatever does not fit is refused here, by name, with the store as it was.
     """
-    writer = ports.store.writer(config.owner, force=config.storage.force)
+    writer = ports.store.writer(config.owner, force=config.storage.force, lease=config.storage.lease or LEASE)
     try:
         return _launched(config, ports, ports.store, writer)
     except Exception:
@@ -41,10 +43,12 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> Driver:
     found = store.latest()
     journal = Journal.load(store, -1 if found is None else found.epoch)
-    found, fitted = resume(store, writer, config.pipeline, journal.newest, tuple(config.storage.allow_changed))
+    with _understood(store, "the pipeline that wrote it"):
+        found, fitted = resume(store, writer, config.pipeline, journal.newest, tuple(config.storage.allow_changed))
     notes = list(fitted.notes)
     checkpoint = -1 if found is None else found.epoch
-    shape, saved = shapes(store, writer, config.pipeline, checkpoint)
+    with _understood(store, "the shape of its job"):
+        shape, saved = shapes(store, writer, config.pipeline, checkpoint)
     if config.storage.outputs:
         damaged = output.verify(store.files, after=checkpoint)
         notes += [f"{name} was damaged; it is made again from the journal" for name in damaged]
@@ -81,6 +85,16 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     driver.telling.hearers.append(driver.autoscaler.heard)
     driver.publisher.resume()
     return driver
+
+
+@contextlib.contextmanager
+def _understood(store: Store, what: str) -> Iterator[None]:
+    """Damaged for documents that are whole, but whose content is not what Holdfast puts there."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise Damaged(f"store {store.url}: what it says of {what} is not what Holdfast writes ({told})") from error
 
 
 def _newest_final(store: Store) -> dict[Task, int]:

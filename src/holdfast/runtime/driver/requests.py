@@ -7,6 +7,7 @@ told in the history, under the request's name.
 from __future__ import annotations
 
 import json
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from typing import Any
 
 from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Fenced, Unusable
-from holdfast.state.files import Files, exists
+from holdfast.state.files import Files, LocalFiles, exists
 
 FOLDER = "requests"
 LARGEST = 4096
 """Bytes; whatever is larger is not a request."""
+MOST = 10_000
+"""Tasks that an operator may be asked to have."""
 OUTCOMES = ("scaled", "scaling refused", "scaling aborted")
 
 
@@ -61,16 +64,18 @@ def asked(files: Files, check: Callable[[], None] = lambda: None) -> Iterator[Re
     for name in waiting:
         path = f"{FOLDER}/{name}"
         try:
+            if isinstance(files, LocalFiles) and not stat.S_ISREG((files.root / path).lstat().st_mode):
+                continue  # nothing that a request is: a pipe would never end, a link may lead anywhere
             data = files.read(path).to_pybytes() if files.size(path) <= LARGEST else b""
             files.delete(path)
             body = json.loads(data)
             operator, to = body["scale"], body["to"]
-            if not isinstance(operator, str) or not isinstance(to, int) or isinstance(to, bool):
+            if not isinstance(operator, str) or not isinstance(to, int) or isinstance(to, bool) or not to <= MOST:
                 raise ValueError
         except (Unusable, FileNotFoundError) as error:
             yield f"request {name} cannot be read: {error}"
-        except (ValueError, KeyError, TypeError):
-            yield f"request {name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected"
+        except (ValueError, KeyError, TypeError, RecursionError):
+            yield f"request {name}: {{'scale': OPERATOR, 'to': NUMBER}} was expected, NUMBER up to {MOST}"
         else:
             yield Request(name.removesuffix(".json"), operator, to)
 

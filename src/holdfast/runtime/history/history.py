@@ -126,7 +126,7 @@ def event_of(line: str | bytes) -> dict[str, Any] | None:
     """The event that a line tells; None if it is torn or no event."""
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = (
         isinstance(event, dict) and isinstance(event.get("kind"), str) and isinstance(event.get("time"), (int, float))

@@ -6,7 +6,6 @@ To begin one costs most of a second of CPU, so one whose job has ended waits for
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys

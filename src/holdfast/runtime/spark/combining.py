@@ -26,8 +26,8 @@ MANY = 100_000
 """With fewer rows in a batch, planning one more query costs more than it saves."""
 EACH = 8
 """A group must stand for so many rows; half of it while they are combined, so that it does not go to and fro."""
-FAST = 50_000
-"""So many groups in a part of a batch fit into Spark's fast map."""
+FAST, SLOW = 50_000, 32
+"""So many groups in a part of a batch fit into Spark's fast map; with more, each must stand for so many rows."""
 EMPTY, AND = ".empty", " and "
 
 
@@ -56,7 +56,7 @@ class Combining:
     def learn(self, rows: int, groups: int, parts: int) -> None:
         """What an epoch has shown: so many rows were read, and sent on as so many groups, from so many parts."""
         enough = groups * (EACH // 2 if self._on else EACH) <= rows
-        self._on = rows >= MANY and enough and groups <= FAST * max(1, parts)
+        self._on = rows >= MANY and enough and (groups <= FAST * max(1, parts) or groups * SLOW <= rows)
 
     def plan(self, frame: DataFrame) -> tuple[DataFrame, Any] | None:
         """An empty frame with the columns of partial groups, and the plan that makes them of this batch.

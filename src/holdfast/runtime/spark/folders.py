@@ -1,6 +1,9 @@
 """Folders of nodes on a machine: each job has one, and whoever uses it holds a lock in it, which dies with the process.
 
 So what a job left that was killed is told from what is in use, on every machine, and goes when the next job comes.
+
+An executor's folder is where Spark keeps what that executor shuffles: on its disks, in a container's volume, gone with
+it. The driver does not know where that is, so it names such folders without a place; ``place`` gives them one.
 """
 
 from __future__ import annotations
@@ -9,26 +12,46 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
+import zlib
 from pathlib import Path
+
+from holdfast.private import make_private
 
 PREFIX = "holdfast-nodes-"
 ALIVE = ".alive"
+DIRS = "SPARK_LOCAL_DIRS"
+"""Spark tells its Python workers under this name where the executor's own files are, on one or several disks."""
+NEAR = (f"{PREFIX}*", f"../blockmgr-*/{PREFIX}*", f"../../executor-*/blockmgr-*/{PREFIX}*",
+        f"../../../spark-*/executor-*/blockmgr-*/{PREFIX}*")  # fmt: skip
+"""Where folders of others may be, seen from ours: beside it, of other executors of this job, of other jobs."""
 
 _held: dict[str, int] = {}
 
 
+def place(folder: str) -> str:
+    """Where a folder is on this machine: as it says, or under what Spark has for the executor that this runs in."""
+    if Path(folder).is_absolute():
+        return folder
+    dirs = os.environ.get(DIRS, "").split(",")
+    # An executor's states are on one disk, those of different executors on all of them.
+    chosen = dirs[zlib.crc32(dirs[0].encode()) % len(dirs)] or tempfile.gettempdir()
+    return str(Path(chosen) / folder)
+
+
 def claim(folder: str) -> None:
-    """Use this folder as long as this process lives, and clear away what nobody uses any more beside it."""
+    """Use this folder as long as this process lives, and clear away what nobody uses any more near it."""
     if folder in _held:
         return
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    path = make_private(Path(place(folder)))
     descriptor = os.open(path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     _held[folder] = descriptor
-    for other in path.parent.glob(f"{PREFIX}*"):
-        if other != path:
-            clear(other)
+    for near in NEAR:
+        with contextlib.suppress(OSError):
+            for other in path.parent.glob(near):
+                if not other.samefile(path):
+                    clear(other)
 
 
 def let_go(folder: str) -> None:
@@ -36,7 +59,7 @@ def let_go(folder: str) -> None:
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
         os.close(descriptor)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(place(folder), ignore_errors=True)
 
 
 def clear(folder: Path) -> bool:

@@ -145,7 +145,6 @@ class Executors:
     def look(self) -> Mapping[str, NodeInfo]:
         alive = self._alive()
         for name in [name for name, executor in self._known.items() if executor not in alive]:
-            shutil.rmtree(self._folder(name), ignore_errors=True)
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
         for executor in alive:
@@ -253,7 +252,7 @@ class Executors:
     def close(self) -> None:
         if self.clean is not None:
             with contextlib.suppress(Exception):  # executors that are gone have nothing to clear up
-                used = {*self._ready, *self._known.values()}
+                used = {*self._ready, *self._warming, *self._known.values()}  # who is warming up has a folder too
                 self.clean([self._location(executor) for executor in self._alive() if executor in used])
         let_go(str(self._root))
 

@@ -20,12 +20,13 @@ from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
 from holdfast.runtime.messages import Report
 from holdfast.runtime.spark.combining import uncombined
-from holdfast.runtime.spark.folders import claim
+from holdfast.runtime.spark.folders import claim, place
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
+from holdfast.state.files import open_files
 from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
 
@@ -38,11 +39,11 @@ Jobs that run at once share a process by turns. One whose folder is gone has end
 
 def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
     if job not in _workers:
-        for ended in [name for name, each in _workers.items() if not Path(each.context.local).exists()]:
+        for ended in [name for name, each in _workers.items() if not Path(place(each.context.local)).exists()]:
             del _workers[ended]
         made: JobContext = unpickled(context.value)
         claim(made.local)
-        _workers[job] = Worker(made)
+        _workers[job] = Worker(made, folders=lambda folder: open_files(place(folder)))
     return _workers[job]
 
 
@@ -108,7 +109,7 @@ class Clean:
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
         worker = worker_of(self.job, self.context)
-        shutil.rmtree(worker.context.local, ignore_errors=True)
+        shutil.rmtree(place(worker.context.local), ignore_errors=True)
         return []
 
 

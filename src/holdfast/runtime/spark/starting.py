@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -19,11 +21,12 @@ from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.launch import launch
 from holdfast.runtime.driver.ports import Listener, Ports, Sink
 from holdfast.runtime.driver.requests import Request, asked
+from holdfast.runtime.driver.standby import storage_here, when_free
 from holdfast.runtime.faults import expand_faults
 from holdfast.runtime.history.history import NAME, History, remote_history
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
-from holdfast.runtime.spark.folders import PREFIX, claim, let_go
+from holdfast.runtime.spark.folders import DIRS, PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
@@ -85,14 +88,14 @@ def begin(
 ) -> J:
     """What ``start`` does, with a handle that ``into`` makes of the store."""
     streams = _streams(stream, pipeline)
+    options = options._replace(storage=storage_here(options.storage))
     spark = next(iter(streams.values())).sparkSession
     if edge.sink is not None and not options.storage.outputs:
         raise Invalid("sink: it is handed what is published, so outputs must not be False")
     place = Store(_absolute(store), options.storage.sync, options=options.storage.storage_options)
     log = log_of(spark, place.url, options.storage.spark_log)
     job = uuid.uuid4().hex[:12]
-    local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-")
-    claim(local)
+    local = _local_folder(spark, job)
     try:
         config = JobConfig.of(
             job,
@@ -108,7 +111,8 @@ def begin(
             },
         )
         handle = into(place)
-        _launched(handle, config, place, streams, edge, options, log)
+        launched = partial(_launched, handle, config, place, streams, edge, options, log)
+        when_free(place, launched, partial(_warm, spark)) if options.storage.standby else launched()
     except BaseException:
         let_go(local)
         raise
@@ -157,7 +161,6 @@ def _launched(
     token, head = (lambda: handle.driver.token), (lambda: handle.driver.snapshot.head)
     source = StreamSource(streams, log, edge, over, place.files, token, head, handle.pace)
     by_url = "://" in place.url
-    left = list(asked(place.files))
     ports = Ports(
         loop,
         loop,
@@ -179,7 +182,7 @@ def _launched(
         loop.close()
         raise
     loop.failed = driver.fail
-    for each in left:
+    for each in asked(place.files):
         told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
         driver.notes.append(f"{told}: it was left when no job was running")
     handle._attach(driver, source)
@@ -206,6 +209,25 @@ def _requests(files: Files, check: Callable[[], None], every: float) -> Callable
         return asked(files, check)
 
     return look
+
+
+def _warm(spark: SparkSession) -> None:
+    """Python workers with all they load at first. On a cluster another job may have the executors: then not."""
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
+            context.parallelize(range(context.defaultParallelism), context.defaultParallelism).map(str).collect()
+
+
+def _local_folder(spark: SparkSession, job: str) -> str:
+    """The folder of nodes: in local mode where Spark keeps its own files; else each executor knows its place."""
+    context = spark.sparkContext
+    if not is_local(str(context.master)):
+        return f"{PREFIX}{job}"
+    dirs = os.environ.get(DIRS) or context.getConf().get("spark.local.dir")
+    local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-", dir=dirs.split(",")[0] if dirs else None)
+    claim(local)
+    return local
 
 
 def _absolute(store: str | os.PathLike[str]) -> str:

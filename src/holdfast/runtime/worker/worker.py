@@ -273,7 +273,7 @@ class Worker:
         if work.past is not None:
             state = at_time(state, work.past)
         if self.context.memory_limit is not None:
-            spill = Spill(Path(plan.folders[work.node]) / "spill", self.context.memory_limit)
+            spill = Spill(Path(self._folders(plan.folders[work.node]).url) / "spill", self.context.memory_limit)
             state = state.with_spill(spill)
             versions.hold(branch, work.task, state)
         return state

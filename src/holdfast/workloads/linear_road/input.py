@@ -7,13 +7,13 @@ copy of the columns that the rules look at, made once, under the folder for temp
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 import polars as pl
 
 from holdfast.errors import Invalid
+from holdfast.private import private_folder
 from holdfast.workloads.files import InputFile, open_input
 from holdfast.workloads.linear_road.traffic import COLUMNS
 from holdfast.workloads.picks import Pick
@@ -32,10 +32,10 @@ def open_road(path: str | Path) -> InputFile:
         return open_input(path)  # which says why not
     stat = source.stat()
     name = hashlib.sha256(f"{source.absolute()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:24]
-    copy = Path(tempfile.gettempdir()) / f"holdfast-linear-road-{os.getuid()}-{name}.parquet"
+    copy = private_folder() / f"linear-road-{name}.parquet"
     if not copy.exists():
         tuples = _ordered(_read(source), str(path))
-        partial = copy.with_suffix(f".{os.getpid()}.part")
+        partial = copy.with_suffix(f".{uuid4().hex}.part")
         tuples.write_parquet(partial, compression="lz4", statistics=False, row_group_size=262_144)
         partial.replace(copy)
     return open_input(copy)

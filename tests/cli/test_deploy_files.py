@@ -1,0 +1,88 @@
+"""The files for deployment: valid for Kubernetes, in step with one another and with what the command offers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.cli.app import COMMANDS, loaded
+from holdfast.runtime.settings import LEASE, STANDBY
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MANIFESTS = list(yaml.safe_load_all((DEPLOY / "k8s/holdfast.yaml").read_text(encoding="utf-8")))
+BY_KIND: dict[str, dict[str, Any]] = {each["kind"]: each for each in MANIFESTS}
+EXECUTOR = yaml.safe_load(BY_KIND["ConfigMap"]["data"]["executor.yaml"])
+PROPERTIES = dict(line.split(None, 1) for line in BY_KIND["ConfigMap"]["data"]["spark.properties"].splitlines() if line)
+
+
+@pytest.mark.parametrize("manifest", [*MANIFESTS, EXECUTOR], ids=lambda each: each["kind"])
+def test_manifests_are_what_kubernetes_takes(manifest: dict[str, Any]) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: .[deploy]")
+    if manifest is EXECUTOR:  # a template: Spark puts the image in
+        (container,) = manifest["spec"]["containers"]
+        manifest = {**manifest, "spec": {**manifest["spec"], "containers": [{**container, "image": "x"}]}}
+    validator.validate(manifest, "1.37", strict=True)
+
+
+def test_everything_is_there_in_one_namespace() -> None:
+    assert {*BY_KIND} == {
+        "Namespace", "ServiceAccount", "Role", "RoleBinding", "Service", "ConfigMap", "Deployment",
+        "PodDisruptionBudget", "NetworkPolicy",
+    }  # fmt: skip
+    named = {each["metadata"].get("namespace") for each in MANIFESTS if each["kind"] != "Namespace"}
+    assert named == {BY_KIND["Namespace"]["metadata"]["name"]} == {PROPERTIES["spark.kubernetes.namespace"]}
+
+
+def test_labels_ports_and_images_agree() -> None:
+    pod = BY_KIND["Deployment"]["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert BY_KIND["Service"]["spec"]["selector"].items() <= labels.items()
+    assert BY_KIND["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert BY_KIND["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items() <= (
+        EXECUTOR["metadata"]["labels"].items()
+    )
+    everyone = BY_KIND["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items()
+    assert everyone <= labels.items() and everyone <= EXECUTOR["metadata"]["labels"].items()
+    ports = {each["name"]: each["port"] for each in BY_KIND["Service"]["spec"]["ports"]}
+    assert ports == {"driver": int(PROPERTIES["spark.driver.port"]), "blocks": 7079}
+    (driver,) = pod["spec"]["containers"]
+    assert driver["image"] == PROPERTIES["spark.kubernetes.container.image"]
+    service = f"{BY_KIND['Service']['metadata']['name']}.{BY_KIND['Service']['metadata']['namespace']}.svc"
+    assert PROPERTIES["spark.driver.host"] == service
+    assert pod["spec"]["serviceAccountName"] == BY_KIND["ServiceAccount"]["metadata"]["name"]
+
+
+def test_nobody_is_root_and_nothing_is_secret_in_the_files() -> None:
+    for spec in (BY_KIND["Deployment"]["spec"]["template"]["spec"], EXECUTOR["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert all(each["securityContext"]["allowPrivilegeEscalation"] is False for each in spec["containers"])
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file())
+    assert not re.search(r"(?i)(secret_?access|password|aws_).*[:=]\s*\S{8}", text)
+
+
+def test_commands_exist_with_these_options() -> None:
+    (driver,) = BY_KIND["Deployment"]["spec"]["template"]["spec"]["containers"]
+    unit = (DEPLOY / "standalone/holdfast-supervise.service").read_text(encoding="utf-8")
+    started = re.search(r"^ExecStart=(.*)$", unit, re.M)
+    assert started is not None
+    for words in (driver["args"], shlex.split(started[1])):
+        assert Path(words[0]).name == "holdfast" and words[1] in COMMANDS
+        known = {option for parameter in loaded(words[1]).params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
+    submit = (DEPLOY / "yarn/submit.sh").read_text(encoding="utf-8")
+    assert f"appMasterEnv.{LEASE}=" in submit and f"appMasterEnv.{STANDBY}=1" in submit
+
+
+def test_the_image_has_what_the_manifests_start() -> None:
+    recipe = (DEPLOY / "k8s/Dockerfile").read_text(encoding="utf-8")
+    (driver,) = BY_KIND["Deployment"]["spec"]["template"]["spec"]["containers"]
+    job = next(word for word in driver["args"] if ":build" in word).partition(":")[0]
+    assert f"deploy/k8s/job.py {job}" in recipe
+    assert "def build()" in (DEPLOY / "k8s/job.py").read_text(encoding="utf-8")
+    for source in re.findall(r"^COPY (?:--chmod=755 )?(.+) \S+$", recipe, re.M):
+        assert all((DEPLOY.parent / each).exists() for each in source.split()), source
