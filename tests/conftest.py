@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _on_s3(item: pytest.Function) -> bool:
     """Whether it asks for the S3 server, of which there is one for the run too."""
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "s3" in item.fixturenames or "s3" in chosen
+    return "s3" in item.fixturenames or any(isinstance(each, str) and each == "s3" for each in chosen)
 
 
 @pytest.fixture(scope="session")
