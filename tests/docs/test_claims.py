@@ -134,7 +134,9 @@ def test_operators_in_examples_of_word_count_are_its_own() -> None:
 
 def test_the_picture_and_the_table_of_the_house_have_every_room() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    rooms = [layer.strip("()").removeprefix("holdfast.") for layer in settings["contracts"][0]["layers"]]
+    rooms = [
+        layer.strip("()").removeprefix("holdfast.") for layer in settings["contracts"][0]["layers"] if ":" not in layer
+    ]
     drawn = re.findall(r">(\w+)[:,]", (ROOT / "docs/pictures/house.svg").read_text(encoding="utf-8"))
     told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/design.md").read_text(encoding="utf-8"), re.M)
     assert "placement" in rooms and set(rooms) <= set(drawn) and told[: len(rooms)] == rooms[::-1]

@@ -45,7 +45,7 @@ def test_jobs_that_run_at_once_keep_their_workers(tmp_path: Path, monkeypatch: p
     contexts = {name: SimpleNamespace(local=str(tmp_path / name)) for name in ("one", "two", "three")}
     monkeypatch.setattr(stages, "_workers", {})
     monkeypatch.setattr(stages, "unpickled", contexts.__getitem__)
-    monkeypatch.setattr(stages, "Worker", lambda context: SimpleNamespace(context=context))
+    monkeypatch.setattr(stages, "Worker", lambda context, folders: SimpleNamespace(context=context))
     monkeypatch.setattr(stages, "claim", lambda folder: Path(folder).mkdir())
 
     def worker_of(name: str) -> Any:

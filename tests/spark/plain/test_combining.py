@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,10 +18,13 @@ from holdfast.operators.aggregations import Partial
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.spark import combining
-from holdfast.runtime.spark.combining import EACH, FAST, MANY, SLOW, Combined, Combining
+from holdfast.runtime.spark.combining import EACH, FAST, MANY, SLOW, Combined, Combining, uncombined
+from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.spark.shipping import arrow_schema
 
-SHORT = ("no keys", "by a date", "window alone")
+SHORT = ("by a date",)
 LONG = (
+    "no keys", "window alone",
     "by a boolean", "by a decimal", "by a float", "by small and large numbers", "structs as keys", "tumbling", "rates",
     "sliding, window alone", "nothing may be late", "batches without rows", "structs, dates and decimals with a window",
     "windows of windows", "how many different", "distinct in sql", "columns by value",
@@ -81,13 +86,70 @@ def _counted(store: Path) -> dict[int, tuple[int, int]]:
     return {event["epoch"]: (event["rows_in"], late[event["epoch"]]) for event in told}
 
 
+COUNTED = Partial("rows.sent", "count_all", None, None)
+
+
 @pytest.mark.spark
-def test_texts_that_are_compared_come_as_they_are(spark: SparkSession) -> None:
-    """Spark would sort by them."""
-    frame = spark.range(10).selectExpr("id % 2 AS g0", "string(id) AS a0")
-    combines = Combining(Combined(("g0",), (Partial("r0", "max", "a0", None),)))
+@pytest.mark.parametrize(
+    ("column", "wanted"),
+    [
+        ("string(id)", Partial("r0", "max", "a0", None)),  # Spark would sort
+        ("CAST(id AS decimal(5, 2))", Partial("r0", "sum", "a0", pa.decimal128(5, 2))),  # summed as whole numbers
+        ("CAST(id AS double)", Partial("r0", "stddev", "a0", pa.float64())),  # not known
+    ],
+)
+def test_what_spark_makes_something_else_of_comes_as_it_is(spark: SparkSession, column: str, wanted: Partial) -> None:
+    combines = Combining(Combined(("g0",), (wanted, COUNTED)))
     combines.learn(MANY, 1, 1)
-    assert combines.plan(frame) is None
+    assert combines.plan(spark.range(10).selectExpr("id % 2 AS g0", f"{column} AS a0")) is None
+
+
+@pytest.mark.spark
+def test_functions_that_come_to_the_same_are_told_apart(spark: SparkSession) -> None:
+    """What is never null is counted as rows are: Spark makes one of the two."""
+    wanted = [
+        Partial("r0", "count", "a0", None), Partial("r1", "sum", "a1", pa.int64()), Partial("r2", "min", "a0", None),
+        Partial("r3", "sum", "a2", pa.decimal128(10, 2)), Partial("r4", "sum", "a1", pa.float64()), COUNTED,
+    ]  # fmt: skip
+    combines = Combining(Combined(("g0",), tuple(wanted)))
+    combines.learn(MANY, 1, 1)
+    cents = "if(id = 3, 1.5, CAST(null AS decimal(10, 2))) AS a2"
+    columns = ["id % 2 AS g0", "id AS a0", "if(id > 7, id, null) AS a1", cents]
+    planned = combines.plan(spark.range(0, 10, 1, 1).selectExpr(*columns))
+    assert planned is not None
+    messages, _ = Exchange(spark.sparkContext).batch(*planned)
+    schema = pa.ipc.read_schema(pa.py_buffer(arrow_schema(spark, planned[0])))
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in messages.mapPartitions(list).collect()]
+    groups, read = uncombined(pa.Table.from_batches(batches, schema))
+    assert read == 10
+    assert sorted(groups.to_pylist(), key=lambda row: row["g0"]) == [
+        {"g0": 0, "r0": 5, "r1": 8, "r2": 0, "r3": None, "r4": 8.0, "rows.sent": 5},
+        {"g0": 1, "r0": 5, "r1": 9, "r2": 1, "r3": Decimal("1.50"), "r4": 9.0, "rows.sent": 5},
+    ]
+
+
+def test_a_sum_that_does_not_fit_is_not_taken_for_nothing() -> None:
+    sums = pa.array([None], pa.decimal128(38, 2))
+    with pytest.raises(combining.Overflow):
+        uncombined(pa.table({"r0": sums, "r0.empty": [False], "rows.sent": [3]}))
+    groups, _ = uncombined(pa.table({"r0": sums, "r0.empty": [True], "rows.sent": [3]}))
+    assert groups.to_pylist() == [{"r0": None, "rows.sent": 3}]
+
+
+@pytest.mark.spark
+def test_a_run_that_fails_combined_is_made_again_without(
+    streams: Streams, place: Path, always: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Combining.plan
+
+    def broken(self: Combining, frame: DataFrame) -> Any:
+        found = real(self, frame)
+        return found and (found[0].withColumnRenamed("rows.sent", "gone"), found[1])
+
+    monkeypatch.setattr(Combining, "plan", broken)
+    frame = streams.e.groupBy("day").agg(F.sum("n"))
+    assert answers(holdfast.writeStream(frame), "update", place / "ours") == by_spark(frame, "update", place / "theirs")
+    assert always.count(True) == 1
 
 
 @pytest.mark.parametrize(

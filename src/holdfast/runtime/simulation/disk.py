@@ -192,8 +192,7 @@ class DiskFiles:
 
     def link(self, name: str, target: str, sync: bool = False) -> bool:
         held = self._held(name)
-        if sync:
-            self.disk.before_write(self._actor, target)
+        self.disk.before_write(self._actor, target)
         new = self.disk.get(self._path(target)) is None
         if new:
             self.disk.set(self._path(target), held)

@@ -8,7 +8,7 @@ while the job runs, from what the epoch before has shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,15 @@ EACH = 8
 """A group must stand for so many rows; half of it while they are combined, so that it does not go to and fro."""
 FAST, SLOW = 50_000, 32
 """So many groups in a part of a batch fit into Spark's fast map; with more, each must stand for so many rows."""
-EMPTY, AND = ".empty", " and "
+PART, EMPTY, AND = "part", ".empty", " and "
+
+
+class Overflow(Exception):
+    """Not said to users: the run is made again with rows as they are, and the operator says what overflows."""
+
+
+Made = tuple[str, str | None, pa.DataType | None]
+"""A function to compute, the column that it is of, and the type that it adds in."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,9 @@ class Combined:
     keys: tuple[str, ...]
     partials: tuple[Partial, ...]
 
-    def made(self) -> dict[tuple[str, str | None, pa.DataType | None], list[str]]:
+    def made(self) -> dict[Made, list[str]]:
         """What is to be computed, each once, and under which names it is wanted."""
-        found: dict[tuple[str, str | None, pa.DataType | None], list[str]] = {}
+        found: dict[Made, list[str]] = {}
         for each in self.partials:
             found.setdefault((each.how.removesuffix("_all"), each.column, each.type), []).append(each.name)
         return found
@@ -52,6 +60,7 @@ class Combining:
     def __init__(self, given: Combined | None) -> None:
         self._given = given
         self._on = False
+        self._empty: DataFrame | None = None
 
     def learn(self, rows: int, groups: int, parts: int) -> None:
         """What an epoch has shown: so many rows were read, and sent on as so many groups, from so many parts."""
@@ -65,20 +74,31 @@ class Combining:
         """
         if self._given is None or not self._on:
             return None
-        made = self._given.made()
-        grouped: Any = frame.groupBy(*self._given.keys).agg(*(_column(*each) for each in made))._jdf
-        final = grouped.queryExecution().sparkPlan()
-        partial = final.child() if final.getClass().getSimpleName() == "HashAggregateExec" else final
-        if partial.getClass().getSimpleName() != "HashAggregateExec":
-            self._given = None  # texts to compare, say: Spark would sort, which costs more than it saves
+        try:
+            return self._planned(frame, self._given)
+        except Exception:  # whatever Spark makes of it: rows can always come as they are
+            self.never()
             return None
+
+    def never(self) -> None:
+        """Rows are to come as they are from now on."""
+        self._given = None
+
+    def _planned(self, frame: DataFrame, given: Combined) -> tuple[DataFrame, Any] | None:
+        made = given.made()
+        columns = [_column(*each).alias(f"{PART}{place}") for place, each in enumerate(made)]
+        grouped: Any = frame.groupBy(*(F.col(f"`{key}`") for key in given.keys)).agg(*columns)._jdf
+        final = grouped.queryExecution().sparkPlan()
+        partial = final.child() if _hashes(final) else final
+        if self._empty is None:
+            fields = _fields(given.keys, made, final, partial) if _hashes(partial) and _sums(frame, made) else None
+            if fields is None:
+                self.never()
+                return None
+            self._empty = frame.sparkSession.createDataFrame([], StructType(fields))
         session: Any = frame.sparkSession
         execution = session._jvm.org.apache.spark.sql.execution.QueryExecution
-        found = StructType.fromJson(json.loads(partial.schema().json())).fields
-        names = [*self._given.keys, *_names([each.name for each in found[len(self._given.keys) :]], made.values())]
-        schema = StructType([StructField(name, each.dataType) for name, each in zip(names, found, strict=True)])
-        ready = execution.prepareExecutedPlan(session._jsparkSession, partial)
-        return frame.sparkSession.createDataFrame([], schema), ready
+        return self._empty, execution.prepareExecutedPlan(session._jsparkSession, partial)
 
 
 def uncombined(rows: pa.Table) -> tuple[pa.Table, int]:
@@ -89,27 +109,66 @@ def uncombined(rows: pa.Table) -> tuple[pa.Table, int]:
     columns: dict[str, pa.ChunkedArray] = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if name.endswith(EMPTY):
-            for each in name.removesuffix(EMPTY).split(AND):
-                columns[each] = pc.if_else(column, pa.scalar(None, columns[each].type), columns[each])
+            summed = columns[name.removesuffix(EMPTY).split(AND)[0]]
+            if pc.any(pc.and_(pc.invert(column), pc.is_null(summed))).as_py():
+                raise Overflow("a sum of decimals has more than 38 digits")
+            there = pc.if_else(column, pa.scalar(None, summed.type), summed)
+            columns |= dict.fromkeys(name.removesuffix(EMPTY).split(AND), there)
         else:
             columns |= dict.fromkeys(name.split(AND), column)
     groups = pa.table(columns)
     return groups.filter(pc.greater(groups[ROWS], 0)), pc.sum(groups[ROWS]).as_py() or 0
 
 
-def _names(found: Sequence[str], wanted: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Of the columns that Spark makes: a sum of decimals comes with a word on whether there was anything to add."""
-    names = iter(wanted)
-    last = ""
-    for each in found:
-        last = last + EMPTY if each == "isEmpty" else AND.join(next(names))
-        yield last
+def _hashes(node: Any) -> bool:
+    return bool(node.getClass().getSimpleName() == "HashAggregateExec")
+
+
+def _sums(frame: DataFrame, made: Iterable[Made]) -> bool:
+    """Whether Spark would say that a sum of whole numbers overflows, as the operator does."""
+    whole = any(how == "sum" and type_ is not None and pa.types.is_integer(type_) for how, _, type_ in made)
+    return not whole or frame.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+
+
+def _fields(
+    keys: Sequence[str], made: Mapping[Made, Sequence[str]], final: Any, partial: Any
+) -> list[StructField] | None:
+    """What the columns of a partial aggregate are to us, in their order; None if Spark has made something else of it.
+
+    Spark takes functions that come to the same for one, such as the count of what is never null and that of rows: so
+    each result is followed to the function that it is of. Small decimals are summed as whole numbers: those results are
+    no plain columns, and are left alone. A sum of other decimals has a second column: whether it is empty.
+    """
+    results = {each.name(): each for each in _each(final.resultExpressions()) if each.name().startswith(PART)}
+    names: dict[str, list[str]] = {}
+    hows: dict[str, str] = {}
+    for place, ((how, _, _), some) in enumerate(made.items()):
+        of = results[f"{PART}{place}"].child()
+        if of.getClass().getSimpleName() != "AttributeReference":
+            return None
+        names.setdefault(str(of.exprId()), []).extend(some)
+        hows[str(of.exprId())] = how
+    told, types = list(keys), StructType.fromJson(json.loads(partial.schema().json())).fields
+    for each in _each(partial.aggregateExpressions()):
+        ours = str(each.resultAttribute().exprId())
+        buffers = [str(buffer.name()) for buffer in _each(each.aggregateFunction().aggBufferAttributes())]
+        if ours not in names or buffers not in ([hows[ours]], [hows[ours], "isEmpty"]):
+            return None
+        name = AND.join(names.pop(ours))
+        told += [name, name + EMPTY][: len(buffers)]
+    if names or len(told) != len(types):
+        return None
+    return [StructField(name, each.dataType) for name, each in zip(told, types, strict=True)]
+
+
+def _each(items: Any) -> Iterator[Any]:
+    return (items.apply(place) for place in range(items.size()))
 
 
 def _column(how: str, name: str | None, type_: pa.DataType | None) -> Column:
-    column = F.lit(1) if name is None else F.col(name)
+    column = F.lit(1) if name is None else F.col(f"`{name}`")
     if how == "count":
         return F.count(column)
-    if type_ is not None:
+    if how == "sum" and type_ is not None:
         column = column.cast(from_arrow_type(type_))
     return {"sum": F.sum, "min": F.min, "max": F.max}[how](column)

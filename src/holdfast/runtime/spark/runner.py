@@ -131,6 +131,7 @@ class SparkRunner:
     def _run(self, plan: RunPlan, batch: object) -> RunResult:
         job, context = self._context.job, self._broadcast
         stage: Any
+        combined = None
         if plan.ingest is not None:
             assert isinstance(batch, Batch)
             at = [each for place in plan.places if (each := location(place)) is not None]
@@ -141,10 +142,11 @@ class SparkRunner:
                 self._exchange.settings_of(batch.frame)
                 self._combining = self._combining or Combining(batch.combines)
             assert self._combining is not None
-            combined = self._combining.plan(batch.frame) if plan.allowed is None else None
+            if plan.allowed is None:
+                combined = self._combining.plan(batch.frame)
             level, partitions = self._exchange.batch(*(combined or (batch.frame, batch.plan)), at)
             plan = plan.ingesting(partitions)
-            schema = arrow_schema(self._spark, combined[0]) if combined else self._schema
+            schema = arrow_schema(batch.frame.sparkSession, combined[0]) if combined else self._schema
             whole = combined is None
             stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark, whole)
         else:
@@ -157,7 +159,12 @@ class SparkRunner:
             level = self._exchange.shuffle(level, stage, partitions, [location(slot.place) for slot in slots])
             partitions = len(slots)
             stage = self._affine(stages.Level(job, context, bare, number), plan, number + 1, partitions)
-        notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+        try:
+            notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
+        except BaseException:
+            if combined is not None and self._combining is not None:
+                self._combining.never()  # whatever it was: the next try does without
+            raise
         result = stages.result_of(notes, self._topology(plan.shape).task)
         if plan.ingest is not None and self._combining is not None:
             read, sent = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent"))

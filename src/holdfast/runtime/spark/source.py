@@ -170,7 +170,7 @@ class StreamSource:
 
     def _offer_idle(self, each: IdleEpoch) -> None:
         empty = self._frame.sparkSession.createDataFrame([], self._frame.schema)
-        self._give(each.epoch, Batch(empty, self._columns, False, each.watermark))
+        self._give(each.epoch, Batch(empty, self._columns, False, each.watermark, combines=self._edge.combines))
         self._went_by = each.watermark
 
     def _tracked(self) -> int:

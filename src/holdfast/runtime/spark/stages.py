@@ -20,7 +20,7 @@ from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
 from holdfast.runtime.messages import Report
 from holdfast.runtime.spark.combining import uncombined
-from holdfast.runtime.spark.folders import claim, place
+from holdfast.runtime.spark.folders import claim, let_go, place
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Upload
@@ -40,7 +40,7 @@ Jobs that run at once share a process by turns. One whose folder is gone has end
 def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
     if job not in _workers:
         for ended in [name for name, each in _workers.items() if not Path(place(each.context.local)).exists()]:
-            del _workers[ended]
+            let_go(_workers.pop(ended).context.local)
         made: JobContext = unpickled(context.value)
         claim(made.local)
         _workers[job] = Worker(made, folders=lambda folder: open_files(place(folder)))
