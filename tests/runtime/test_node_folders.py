@@ -84,3 +84,24 @@ def test_a_folder_of_somebody_else_is_not_used(disks: Path) -> None:
     (disks / f"{folders.PREFIX}job").chmod(0o777)
     with pytest.raises(Invalid, match="belongs to this user alone"):
         folders.claim(f"{folders.PREFIX}job")
+
+
+def test_an_executor_s_folder_stays_though_its_python_processes_come_and_go(tmp_path: Path) -> None:
+    """A run that is called off ends them. The JVM goes on, and so does what it keeps."""
+    used, java = tmp_path / f"{folders.PREFIX}live", tmp_path / "java"
+    java.symlink_to(sys.executable)
+    works = (
+        f"import subprocess, sys; subprocess.run([{sys.executable!r}, '-c', {HOLD!r}, {str(used)!r}], input=b'x\\n')"
+    )
+    executor = subprocess.Popen(
+        [java, "-c", f"{works}; print('gone', flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    try:
+        assert executor.stdout is not None
+        assert b"gone" in iter(executor.stdout.readline, b"").__next__() + executor.stdout.readline()
+        assert not folders.clear(used) and used.is_dir()
+    finally:
+        executor.kill()
+        executor.communicate()
+    assert folders.clear(used) and not used.exists()

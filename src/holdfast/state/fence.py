@@ -60,9 +60,9 @@ class Identity:
     unique: Callable[[], str] = unique_id
 
     @classmethod
-    def here(cls) -> Identity:
-        """This process on this machine."""
-        return cls(_host(), _process(os.getpid()))
+    def here(cls, number: int | None = None) -> Identity:
+        """This process on this machine, or the one of this number."""
+        return cls(_host(), _process(os.getpid() if number is None else number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Folders of nodes on a machine: each job has one, and whoever uses it holds a lock in it, which dies with the process.
 
-So what a job left that was killed is told from what is in use, on every machine, and goes when the next job comes.
+So what a job left that was killed is told from what is in use, on every machine, and goes when the next job comes. An
+executor's Python processes come and go, with every run that is called off: its folder is in use while its JVM lives,
+whose number is written beside the lock.
 
 An executor's folder is where Spark keeps what that executor shuffles: on its disks, in a container's volume, gone with
 it. The driver does not know where that is, so it names such folders without a place; ``place`` gives them one.
@@ -17,6 +19,7 @@ import zlib
 from pathlib import Path
 
 from holdfast.private import make_private
+from holdfast.state.fence import Identity, is_running
 
 PREFIX = "holdfast-nodes-"
 ALIVE = ".alive"
@@ -46,6 +49,8 @@ def claim(folder: str) -> None:
     path = make_private(Path(place(folder)))
     descriptor = os.open(path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
+    owner = Identity.here(_executor())
+    os.pwrite(descriptor, f"{owner.host} {owner.process}".encode(), 0)
     _held[folder] = descriptor
     for near in NEAR:
         with contextlib.suppress(OSError):
@@ -68,8 +73,23 @@ def clear(folder: Path) -> bool:
         descriptor = os.open(folder / ALIVE, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            host, _, process = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").partition(" ")
+            # Of a process in another container nobody here can tell.
+            if process and (host != Identity.here().host or is_running(process)):
+                return False
             shutil.rmtree(folder, ignore_errors=True)
             return True
         finally:
             os.close(descriptor)
     return False
+
+
+def _executor() -> int:
+    """The JVM that this process works for; this process itself if it works for none."""
+    number = os.getpid()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while number > 1:
+            if Path(f"/proc/{number}/comm").read_text().strip() == "java":
+                return number
+            number = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+    return os.getpid()
