@@ -7,7 +7,6 @@ look at the fence has shown that whoever comes next reads how far it was.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,13 +16,10 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.ports import Retry
 from holdfast.runtime.spark.shipping import first_cause
-from holdfast.state import Writer, output
+from holdfast.state import Writer, cursor, output
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
 
-FOLDER = "cursor"
-_NAME = re.compile(r"batches(?:-(\d{10}))?\.json")
-"""Each writer has a document of its own; one without a token is from before they had."""
 TRIES = Retry(limit=6, first=0.1, most=5.0)
 KEPT = 200
 """So many outputs that were taken may lie about before they are cleared away."""
@@ -186,19 +182,14 @@ class Delivery:
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
     def _read(self) -> int:
-        names = [name for name in self._files.list(FOLDER) if _NAME.fullmatch(name)]
-        if not names:
+        there = cursor.of_writers(self._files, "batches")
+        if not there:
             return -1
-        newest = max(names, key=_token)
-        self._older = [f"{FOLDER}/{name}" for name in names if self._writer and _token(name) < self._writer.token]
-        return int(read_document(self._files, "batches", f"{FOLDER}/{newest}")["epoch"])
+        self._older = [name for token, name in there if self._writer and token < self._writer.token]
+        return int(read_document(self._files, "batches", there[-1][1])["epoch"])
 
 
 def put_given(files: Files, epoch: int, token: int) -> None:
     """Everything up to this epoch was taken, says this writer."""
-    files.put(f"{FOLDER}/batches-{token:010d}.json", document("batches", {"epoch": epoch, "token": token}), True)
-
-
-def _token(name: str) -> int:
-    match = _NAME.fullmatch(name)
-    return int(match[1] or 0) if match else -1
+    name = f"{cursor.FOLDER}/batches-{token:010d}.json"
+    files.put(name, document("batches", {"epoch": epoch, "token": token}), True)

@@ -2,6 +2,7 @@
 
 Two documents are kept: if the newest is damaged the one before counts, and the sink is given some outputs again.
 A document's name has its writer's token first, so what a superseded writer puts in place later is not the newest.
+Plain queries have documents of their own here (``PLAIN``), one for each writer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from holdfast.state.output import Kind
 
 FOLDER = "cursor"
 KEPT = 2
+PLAIN = ("batches", "idle")
 _NAME = re.compile(r"(\d{10})-(\d{10})\.json")
 
 
@@ -45,6 +47,13 @@ class Cursor:
 def names(files: Files) -> list[str]:
     """The documents there are, oldest first."""
     return sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
+
+
+def of_writers(files: Files, kind: str) -> list[tuple[int, str]]:
+    """The documents of a kind that each writer has one of, by its token, oldest first; 0: from before they had any."""
+    pattern = re.compile(rf"{kind}(?:-(\d{{10}}))?\.json")
+    found = [match for name in files.list(FOLDER) if (match := pattern.fullmatch(name)) is not None]
+    return sorted((int(match[1] or 0), f"{FOLDER}/{match[0]}") for match in found)
 
 
 def read(files: Files) -> Cursor | None:

@@ -8,15 +8,12 @@ down later is not the newest.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from holdfast.state import fence
+from holdfast.state import cursor, fence
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
 
-FOLDER = "cursor"
-_NAME = re.compile(r"idle-\d{10}\.json")
 KEPT = 100
 """So many are told one by one; of those before, only how many there were. Spark asks for the last batch again alone."""
 
@@ -37,15 +34,15 @@ class IdleEpochs:
         self._files, self._token = files, token
         self._before = 0
         self._listed: list[IdleEpoch] = []
-        there = sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
+        there = cursor.of_writers(files, "idle")
         if there:
-            content = read_document(files, "idle", there[-1])
+            content = read_document(files, "idle", there[-1][1])
             self._before = int(content["before"])
             self._listed = [IdleEpoch(*map(int, each)) for each in content["epochs"]]
-        if adds:
+        if adds or there:
             self._put(self._before, self._listed)
-            for name in there:
-                if name < self._name:
+            for of, name in there:
+                if of < token:
                     files.delete(name)
 
     def epoch_of(self, batch: int) -> int:
@@ -66,7 +63,7 @@ class IdleEpochs:
 
     @property
     def _name(self) -> str:
-        return f"{FOLDER}/idle-{self._token:010d}.json"
+        return f"{cursor.FOLDER}/idle-{self._token:010d}.json"
 
     def _put(self, before: int, listed: list[IdleEpoch]) -> None:
         fence.check(self._files, self._token)
