@@ -28,6 +28,7 @@ from holdfast.state import (
     VersionMissing,
     ipc,
 )
+from holdfast.state.entries import document
 from holdfast.state.output import KINDS, place, stage
 from holdfast.state.verify import verify
 
@@ -111,6 +112,30 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "empty": empty,
     "missing": lambda path: path.unlink(),
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "content"),
+    [
+        ("cursor/idle-0000000002.json", "idle", {"before": 0, "epochs": [[1, 2, 3]]}),
+        ("cursor/batches-0000000002.json", "batches", {"epoch": 3, "token": 2}),
+        ("spark-log.json", "spark-log", {"query": "a"}),
+    ],
+)
+def test_documents_of_plain_queries_are_read_too(
+    name: str, kind: str, content: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(whole, root)
+    store = Store(root)
+    older = name.replace("-0000000002", "")
+    store.files.put(older, b"of no account any more", True)
+    store.files.put(name, document(kind, content), True)
+    assert verify(store).whole
+    for damage in ("first byte", "middle byte", "last byte", "one byte short", "empty"):
+        store.files.put(name, document(kind, content), True)
+        DAMAGES[damage](root / name)
+        assert [found.path for found in verify(store).findings] == [name], damage
 
 
 @pytest.mark.parametrize("how", DAMAGES)

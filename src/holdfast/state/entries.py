@@ -21,6 +21,8 @@ LAYOUT = 1
 
 HEADER = "holdfast-store.json"
 """The document that makes a folder a store."""
+SPARK_LOG = "spark-log.json"
+"""Which streaming query the store is of."""
 
 
 class Damaged(Unrecoverable):

@@ -1,7 +1,8 @@
 """What each document of a store must look like. A checksum shows damage; a document may still be none of ours.
 
-A form is a type (whole numbers are no booleans and fit into 64 bits), ``[form]`` for a list, ``Each(form)`` for an
-object with any keys, or an object of forms by key. ``"key?"`` may be missing, ``None`` in a tuple of forms may be null.
+A form is a type (whole numbers are no booleans and fit into 64 bits), ``[form]`` for a list, several in it for a
+list of that length, ``Each(form)`` for an object with any keys, or an object of forms by key. ``"key?"`` may be
+missing, ``None`` in a tuple of forms may be null.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ FORMS: Mapping[str, Any] = {
     "signature": {"token": int, "number": int, "signature": dict, "since": int},
     "batches": {"epoch": int, "token?": int},
     "spark-log": {"query": str},
-    "idle": {"before": int, "epochs": [[int]]},
+    "idle": {"before": int, "epochs": [[int, int, int]]},
 }
 
 
@@ -83,7 +84,11 @@ def _misfit(value: Any, form: Any, at: str) -> str | None:
     if isinstance(form, list):
         if not isinstance(value, list):
             return _told(at, "a list", value)
-        return next((why for n, each in enumerate(value) if (why := _misfit(each, form[0], f"{at}[{n}]"))), None)
+        if len(form) > 1 and len(form) != len(value):
+            return _told(at, f"a list of {len(form)}", value)
+        forms = form if len(form) > 1 else form * len(value)
+        both = enumerate(zip(value, forms, strict=True))
+        return next((why for n, (each, of) in both if (why := _misfit(each, of, f"{at}[{n}]"))), None)
     if isinstance(form, Each):
         if not isinstance(value, dict):
             return _told(at, "an object", value)

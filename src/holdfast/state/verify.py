@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import cursor, fence, journal, output, shapes, signature
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import HEADER, FileEntry, read_document
-from holdfast.state.files import Files
+from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, read_document
+from holdfast.state.files import Files, exists
 from holdfast.state.ipc import same_hashes
 from holdfast.state.store import Store
 
@@ -82,6 +82,11 @@ def verify(
         body = seen.document("cursor", name)
         if body is not None and f"{body.get('token'):010d}-{body.get('number'):010d}.json" != name.rpartition("/")[2]:
             seen.found(name, f"{name} is of writer {body.get('token')}: files were swapped")
+    for kind in cursor.PLAIN:
+        for _, name in cursor.of_writers(store.files, kind)[-1:]:
+            seen.document(kind, name)
+    if exists(store.files, SPARK_LOG):
+        seen.document("spark-log", SPARK_LOG)
     for kind in output.KINDS:
         _outputs(seen, kind)
     seen.read(workers, progress)
