@@ -11,7 +11,19 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.state import Cursor, Damaged, Fenced, Held, Identity, Journal, JournalEpoch, Store, TaskState, cursor
+from holdfast.state import (
+    Cursor,
+    Damaged,
+    Fenced,
+    Held,
+    Identity,
+    Journal,
+    JournalEpoch,
+    Store,
+    TaskState,
+    Unusable,
+    cursor,
+)
 from holdfast.state.entries import HEADER
 from holdfast.state.fence import held, is_running
 from holdfast.state.files import Files, open_files
@@ -129,3 +141,24 @@ def test_a_header_that_is_not_whole_is_made_anew_by_the_next_writer(how: str, tm
         store.check_marker("x")
     store.writer("next").close()
     store.check_marker(store.marker())
+
+
+def test_a_checkpoint_whose_first_try_failed_behind_its_manifest_has_another_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tried again may say something else, such as how long it has taken."""
+    store = Store(tmp_path)
+    with store.writer("job") as writer:
+        entries = {"O/0": store.write_task("O/0", 1, TaskState.empty({}, 1), token=writer.token)}
+        checks = iter([None, Unusable("503 Slow Down")])
+
+        def check() -> None:
+            if (error := next(checks, None)) is not None:
+                raise error
+
+        monkeypatch.setattr(writer, "check", check)
+        with pytest.raises(Unusable):
+            writer.commit_checkpoint(1, entries, extra={"rows": 1})
+        done = writer.commit_checkpoint(1, entries, extra={"rows": 2})
+    assert done.revision == 1 and store.checkpoints() == [done] and done.extra == {"rows": 2}
+    assert len([name for name in store.files.list("checkpoints") if name[0].isdecimal()]) == 1

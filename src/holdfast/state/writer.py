@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,7 @@ class Writer:
             revision = known.revision + 1 if known is not None and known.token == self.token else 0
             done = Checkpoint(epoch, self.token, revision, tasks, routing or {}, extra or {})
             self._publish(done)
+            done = self._whole.get(epoch, done)
             self._retire()
             return done
 
@@ -238,7 +240,12 @@ class Writer:
         return self._whole[max(self._whole)] if self._whole else None
 
     def _publish(self, done: Checkpoint) -> None:
-        self._files.create(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
+        while True:
+            try:
+                self._files.create(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
+                break
+            except FileExistsError:  # put in place by a try that failed behind it, or before that was known
+                done = replace(done, revision=done.revision + 1)
         self.check()
         self._whole[done.epoch] = done
 
