@@ -66,11 +66,12 @@ class RemoteHistory:
         self._thread.join()
 
     def _run(self) -> None:
+        ended = False
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._dirty or self._closed)
                 self._changed.wait_for(lambda: self._urgent or self._closed, self._every)
-                ended = self._closed
+                ended, last = self._closed, ended
                 parts = [*self._full, (self._number, b"".join(self._part))] if self._dirty else []
                 self._dirty = self._urgent = False
             try:
@@ -87,7 +88,7 @@ class RemoteHistory:
                 with self._changed:
                     self._dirty = True  # whoever writes what counts tells of the trouble
                     self._changed.wait_for(lambda: self._closed, self._every)
-            if ended:
+            if last or (ended and not self._dirty):  # what was refused at the end is put once more
                 return
 
 
