@@ -147,13 +147,16 @@ class Autoscaler:
         self._spare_since = 0
         """So many rounds in a row there were more nodes than needed."""
 
-    def look(self, asked: Iterable[Request | str]) -> None:
-        """Take what was asked for, and let the policy decide if its time has come."""
+    def take(self, asked: Iterable[Request | str]) -> None:
+        """What other processes have asked for."""
         for each in asked:
             if isinstance(each, str):
                 self._driver.note("request refused", {"reason": each})
             else:
                 self.scale(each.operator, each.to, each.name)
+
+    def look(self) -> None:
+        """Let the policy decide if its time has come."""
         now = self._driver.clock.now()
         if late := self._pool.overdue(now, LATE):
             self._pool.refused(late)

@@ -22,7 +22,9 @@ from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry
 
 T = TypeVar("T")
-Queue = Literal["commit", "checkpoint", "publish", "deliver", "history", "tidy", "lease", "nodes", "plan", "ask"]
+Queue = Literal[
+    "commit", "checkpoint", "publish", "deliver", "history", "tidy", "lease", "nodes", "plan", "ask", "requests"
+]
 """Work of one queue is done in order, of different ones side by side."""
 Listener = Callable[[dict[str, Any]], None]
 

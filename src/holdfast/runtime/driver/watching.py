@@ -6,13 +6,15 @@ What is told is everybody, never a difference, so that nobody who is gone can st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid
 from holdfast.runtime.driver.ports import Failed, Timer
+from holdfast.runtime.driver.requests import Request
 from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import AnswerOverdue, NodeInfo, NodesSeen
+from holdfast.state import Unusable
 
 if TYPE_CHECKING:
     from holdfast.runtime.driver.driver import Driver
@@ -25,8 +27,8 @@ SOON = 2.0
 TRIES = 3
 """So many looks in a row may fail."""
 
-Look = tuple[Mapping[str, NodeInfo], tuple[str, ...], tuple[Any, ...]]
-"""Nodes, who was refused, and what was asked for by other processes."""
+Look = tuple[Mapping[str, NodeInfo], tuple[str, ...]]
+"""Nodes, and who was refused."""
 
 
 class Watching:
@@ -36,15 +38,20 @@ class Watching:
         self._driver = driver
         self.nodes: Mapping[str, NodeInfo] = {}
         self.gathered = False
-        self._looking = False
+        self._looking = self._asking = False
         self._failures = 0
         self._second = False
         self._overdue: Timer | None = None
 
     def look(self) -> None:
+        ports = self._driver.ports
         if not self._looking and not self._driver.ended:
             self._looking = True
-            self._driver.ports.background.submit("nodes", self._look, self._looked)
+            ports.background.submit("nodes", self._look, self._looked)
+        if (requests := ports.requests) is not None and self.gathered and not self._asking and not self._driver.ended:
+            # In a queue of its own: a store may take minutes to answer.
+            self._asking = True
+            ports.background.submit("requests", lambda: tuple(requests()), self._asked)
 
     def begin(self) -> None:
         """Enough nodes are there, or nobody else is coming."""
@@ -72,8 +79,16 @@ class Watching:
         ports = self._driver.ports
         if ports.faults is not None:
             ports.faults.tick()
-        asked = tuple(ports.requests()) if ports.requests is not None else ()
-        return ports.nodes.look(), tuple(ports.nodes.refused()), asked
+        return ports.nodes.look(), tuple(ports.nodes.refused())
+
+    def _asked(self, result: tuple[Request | str, ...] | Failed) -> None:
+        driver, self._asking = self._driver, False
+        if driver.ended or driver.autoscaler is None:
+            return
+        if not isinstance(result, Failed):
+            driver.autoscaler.take(result)
+        elif not isinstance(result.error, Unusable):  # trouble with the store is met by whoever writes
+            driver.fail(result.error)
 
     def _looked(self, result: Look | Failed) -> None:
         driver, self._looking = self._driver, False
@@ -87,7 +102,7 @@ class Watching:
                 driver.fail(RunFailed(f"the nodes cannot be watched any more: {told(result.error)}"))
             return
         self._failures = 0
-        nodes, refused, asked = result
+        nodes, refused = result
         for line in refused:
             driver.note("node refused", {"reason": line})
             if not self.gathered:
@@ -105,7 +120,7 @@ class Watching:
         self._see(nodes)
         driver.running.settle_suspects()
         if driver.autoscaler is not None:
-            driver.autoscaler.look(asked)
+            driver.autoscaler.look()
 
     def _gone(self, nodes: Mapping[str, NodeInfo]) -> list[str]:
         return [n for n, info in self.nodes.items() if n not in nodes or nodes[n].incarnation != info.incarnation]
