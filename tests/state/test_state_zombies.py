@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.queries.delivery import Delivery
 from holdfast.runtime.driver.requests import ask, asked
+from holdfast.runtime.spark.log import belongs
 from holdfast.state import Fenced, Journal, JournalEpoch, Store, TaskState, Writer, cursor, output
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state.cursor import Cursor
@@ -204,6 +205,20 @@ def test_batches_of_the_older_driver_move_nobody_on_and_delete_nothing(store: St
     after.begin(newer[0])
     after.end(ended.set)
     assert ended.wait(60) and given in ([0, 1], [1])
+
+
+def test_the_log_of_the_older_driver_is_not_put_down_as_the_one_that_belongs_to_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = store.writer("old")
+    before(store, "put", lambda: another(store).writer("new", force=True), monkeypatch)
+    with pytest.raises(Fenced):
+        belongs(store.files, old.token, "late", "log", begun=False)
+    store.files.delete("spark-log.json")
+    for begun in (False, True):
+        with pytest.raises(Fenced):
+            belongs(store.files, old.token, "late", "log", begun)
+    assert "spark-log.json" not in store.files.tree("")
 
 
 def test_requests_are_not_taken_away_by_the_older_driver(store: Store) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Retry
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state import Writer, cursor, output
@@ -120,7 +122,7 @@ class Delivery:
                     self.finals()
                     continue
                 self._deliver(epoch)
-                self._write(epoch)
+                taken(partial(self._write, epoch))
                 with self._changed:
                     self._given = epoch
                     self._changed.notify_all()
@@ -145,9 +147,7 @@ class Delivery:
             self._older = []
 
     def _deliver(self, epoch: int) -> None:
-        assert self._writer is not None
-        self._writer.check()
-        rows = self._rows(epoch)
+        rows = taken(partial(self._rows, epoch))
         for attempt in range(1, TRIES.limit + 1):
             try:
                 self._give(rows, epoch)
@@ -160,26 +160,37 @@ class Delivery:
                 self._changed.wait_for(lambda: self._ends, TRIES.pause(attempt))
 
     def _rows(self, epoch: int) -> pa.Table | None:
-        """What there is of an epoch. What was taken before and cannot be made again is let go of."""
+        """What there is of an epoch."""
+        assert self._writer is not None
+        self._writer.check()
         with self._changed:
             known, self._listed = self._listed, True
-        if not known:
-            found = output.written(self._files, "final")
-            with self._changed:
-                for at, task in found:
-                    self._there.setdefault(at, set()).add(task)
+        try:
+            if not known:
+                self._list()
+            self._forget(epoch)
+        except BaseException:
+            self._listed = False
+            raise
         with self._changed:
-            taken = [at for at in self._there if at < epoch]
-            if sum(len(self._there[at]) for at in taken) > KEPT:
-                gone = min(epoch - 1, self._safe)
-                self._there = {at: tasks for at, tasks in self._there.items() if at > gone}
-            else:
-                gone = -1
             tasks = sorted(self._there.get(epoch, ()))
-        if gone >= 0:
-            output.forget(self._files, "final", gone)
         tables = [output.read(self._files, "final", epoch, task) for task in tasks]
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
+
+    def _list(self) -> None:
+        found = output.written(self._files, "final")
+        with self._changed:
+            for at, task in found:
+                self._there.setdefault(at, set()).add(task)
+
+    def _forget(self, epoch: int) -> None:
+        """What was taken before this epoch and cannot be made again is let go of, once there is much of it."""
+        with self._changed:
+            gone = min(epoch - 1, self._safe)
+            if gone < 0 or sum(len(tasks) for at, tasks in self._there.items() if at < epoch) <= KEPT:
+                return
+            self._there = {at: tasks for at, tasks in self._there.items() if at > gone}
+        output.forget(self._files, "final", gone)
 
     def _read(self) -> int:
         there = cursor.of_writers(self._files, "batches")

@@ -5,10 +5,12 @@ A store that refuses, since it is full or out of reach, holds the stream up inst
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.ports import Background, Clock, Failed, Queue, Retry
@@ -17,10 +19,24 @@ from holdfast.state import Unusable
 GIVE_UP = 300.0
 """Seconds after which a store that takes nothing ends the job."""
 AGAIN = Retry(first=0.2, most=2.0)
+T = TypeVar("T")
 
 
 class StoreRefused(HoldfastError):
     """The store has taken nothing for too long."""
+
+
+def taken(work: Callable[[], T], pause: Callable[[float], None] = time.sleep) -> T:
+    """Do this until the store has taken it, on a thread that waits meanwhile. ``pause`` may raise to give it up."""
+    since = time.monotonic()
+    for tries in count(1):
+        try:
+            return work()
+        except Unusable as error:
+            if time.monotonic() - since > GIVE_UP:
+                raise StoreRefused(f"{error}; it was asked again for {GIVE_UP:.0f} s") from error
+        pause(AGAIN.pause(tries))
+    raise AssertionError
 
 
 class Durable:

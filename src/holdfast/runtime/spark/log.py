@@ -12,11 +12,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import Invalid
-from holdfast.state.entries import document, read_document
+from holdfast.state import fence
+from holdfast.state.entries import SPARK_LOG, document, read_document
 from holdfast.state.files import Files
 
 FOLDER = "spark"
-NAME = "spark-log.json"
 HADOOP = {"s3": "s3a"}
 """Schemes that Hadoop has under another name."""
 
@@ -41,16 +41,18 @@ def log_of(spark: SparkSession, store: str, given: str | None) -> str:
     return f"{scheme}://{rest}"
 
 
-def belongs(files: Files, query: str, log: str, begun: bool) -> None:
-    """Invalid if the store has epochs of another query than the one whose log this is. ``begun``: it has some."""
+def belongs(files: Files, token: int, query: str, log: str, begun: bool) -> None:
+    """Invalid if the store has epochs of another query than the one whose log this is. ``begun``: it has some.
+
+    Fenced if ``token`` is not the newest writer's: then the store is another's to say whose log belongs to it.
+    """
     content = document("spark-log", {"query": query})
-    if not begun:
-        files.put(NAME, content, True)
-        return
+    fence.check(files, token)
     try:
-        files.create(NAME, content, True)
+        (files.create if begun else files.put)(SPARK_LOG, content, True)
+        fence.check(files, token)
     except FileExistsError:
-        known = read_document(files, "spark-log", NAME)["query"]
+        known = read_document(files, "spark-log", SPARK_LOG)["query"]
         raise Invalid(
             f"store {files.url}: Spark's log at {log} is not the one that this store was written with (query {query}, "
             f"not {known}); give the log that belongs to it, or start with a new store"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
@@ -135,6 +137,8 @@ class StreamSource:
         """On the stream's own thread: an epoch is over when it is released."""
         with self._changed:
             self._changed.wait_for(lambda: self.query is not None or self._closed)
+            if self._closed:
+                raise self._error or _Closed
         self._pace()
         with self._turn:
             epoch = self._idle.epoch_of(batch)
@@ -166,7 +170,13 @@ class StreamSource:
             watermark = self._tracked()
             if watermark > self._went_by:
                 with suppress(_Closed):
-                    self._offer_idle(self._idle.add(self._batch, watermark))
+                    self._offer_idle(taken(partial(self._idle.add, self._batch, watermark), self._pause))
+
+    def _pause(self, seconds: float) -> None:
+        """Before the store is asked again; not when no more epochs are wanted."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._closed, seconds):
+                raise self._error or _Closed
 
     def _offer_idle(self, each: IdleEpoch) -> None:
         empty = self._frame.sparkSession.createDataFrame([], self._frame.schema)
@@ -191,13 +201,12 @@ class StreamSource:
 
     def _execution(self) -> Any:
         """How Spark runs the batch at hand."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.query is not None)
         query: Any = self.query
         return query._jsq.streamingQuery().lastExecution()
 
     def _attend(self) -> None:
         """Start the query and wait for its end: ours, or its own."""
+        query: StreamingQuery | None = None
         try:
             writing = self._frame.writeStream.foreachBatch(self._each).option("checkpointLocation", self._log)
             if self._edge.name is not None:
@@ -205,13 +214,8 @@ class StreamSource:
             if self._edge.trigger:
                 writing = writing.trigger(**self._edge.trigger)
             query = writing.start()
-            try:
-                belongs(self._files, str(query.id), self._log, self._head() >= 0)
-            except HoldfastError as error:
-                self._on_error(error)
-                self.close(error)
-                query.stop()
-                return
+            token, begun = self._token(), self._head() >= 0
+            taken(partial(belongs, self._files, token, str(query.id), self._log, begun), self._pause)
             with self._changed:
                 self.query = query
                 self._changed.notify_all()
@@ -236,12 +240,13 @@ class StreamSource:
         except HoldfastError as error:
             if not self._closed:
                 self._on_error(error)
+                self.close(error)
         except Exception as error:  # py4j wraps whatever Spark throws
             if not self._closed:
                 self._on_error(Invalid(f"the stream could not go on: {first_cause(error)}"))
         finally:
-            if self.query is not None and self.query.isActive:
-                self.query.stop()
+            if query is not None and query.isActive:
+                query.stop()
 
 
 def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, str | None]]:

@@ -1,0 +1,189 @@
+"""The source of a job on a stream that only looks like Spark's: who waits for whom when something is refused."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.driver.ports import Retry
+from holdfast.runtime.spark.source import Edge, StreamSource
+from holdfast.state import Store, Unusable
+from holdfast.state.entries import document, read_document
+
+SOON = 20.0
+
+
+class Stream:
+    """A query with one batch, on a thread of its own; ``stop`` returns when that has come to its end, as Spark's."""
+
+    id = "this"
+
+    def __init__(self) -> None:
+        self.writeStream = self.sparkSession = self
+        self.schema = None
+        self.raised: BaseException | None = None
+        self._jsq = SimpleNamespace(streamingQuery=lambda: self)
+        self.watermark = 0
+
+    def foreachBatch(self, each: Callable[[Any, int], None]) -> Stream:
+        def run() -> None:
+            try:
+                each(self, 0)
+            except BaseException as error:
+                self.raised = error
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        return self
+
+    def option(self, *_: str) -> Stream:
+        return self
+
+    def start(self) -> Stream:
+        self.thread.start()
+        return self
+
+    def stop(self) -> None:
+        self.thread.join()
+        self.stopped = True
+
+    stopped = False
+
+    @property
+    def isActive(self) -> bool:
+        return not self.stopped
+
+    # What the source asks of Spark's execution
+
+    def lastExecution(self) -> Stream:
+        return self
+
+    offsetSeqMetadata = watermarkTracker = lastExecution
+
+    def executedPlan(self) -> None:
+        return None
+
+    def batchWatermarkMs(self) -> int:
+        return 0
+
+    def currentWatermark(self) -> int:
+        return self.watermark
+
+    def noNewData(self) -> bool:
+        return True
+
+    def createDataFrame(self, *_: object) -> Stream:
+        return self
+
+
+class Sourced:
+    """A source that is open, with what it has offered and what it has ended with."""
+
+    def __init__(self, store: Store, head: int = -1) -> None:
+        self.stream, self.epochs = Stream(), list[int]()
+        self.ended = list[HoldfastError | None]()
+        self.store = store
+        frame: Any = self.stream
+        token = store.writer("job").token
+        self.source = StreamSource(
+            {"rows": frame},
+            "log",
+            Edge({}, watermarked=True, idles=True),
+            self.ended.append,
+            store.files,
+            lambda: token,
+            lambda: head,
+            lambda: None,
+        )
+
+    def open(self) -> None:
+        self.source.open(self._offered)
+
+    def _offered(self, epoch: int, _: object) -> None:
+        self.epochs.append(epoch)
+        self.stream.watermark += 1 if epoch == 0 else 0
+        if epoch == 1:
+            self.source.close(None)
+        self.source.release(epoch)
+
+    def through(self) -> None:
+        """Until it has ended, Spark's query too."""
+        assert self.source.thread is not None
+        self.source.thread.join(SOON)
+        assert not self.source.thread.is_alive(), "it waits for ever"
+        assert self.stream.stopped
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr("holdfast.runtime.driver.durable.AGAIN", Retry(first=0.001, most=0.001))
+    return Store(tmp_path)
+
+
+def refuse(store: Store, name: str, taken: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of the puts of files whose name begins so, three are refused behind so many that are not; their numbers."""
+    real, tries, refused = store.files.put, itertools.count(), list[int]()
+
+    def put(path: str, data: bytes, sync: bool) -> None:
+        if path.startswith(name) and taken <= (number := next(tries)) < taken + 3:
+            refused.append(number)
+            raise Unusable("503 Slow Down")
+        real(path, data, sync)
+
+    monkeypatch.setattr(store.files, "put", put)
+    return refused
+
+
+def test_a_log_that_is_refused_ends_a_stream_that_has_a_batch_at_hand(store: Store) -> None:
+    sourced = Sourced(store, head=4)
+    store.files.put("spark-log.json", document("spark-log", {"query": "another"}), True)
+    sourced.open()
+    sourced.through()
+    assert [type(error) for error in sourced.ended] == [Invalid] and sourced.stream.raised is sourced.ended[0]
+    assert sourced.epochs == []
+
+
+def test_a_store_that_is_out_of_reach_for_a_while_holds_the_stream_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sourced = Sourced(store)
+    refused = refuse(store, "spark-log.json", 0, monkeypatch)
+    sourced.open()
+    sourced.through()
+    assert sourced.ended == [] and sourced.epochs == [0, 1] and refused == [0, 1, 2]
+    assert read_document(store.files, "spark-log", "spark-log.json")["query"] == "this"
+
+
+def test_an_epoch_without_rows_is_written_down_when_the_store_is_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sourced = Sourced(store)
+    refused = refuse(store, "cursor/idle-", 1, monkeypatch)
+    sourced.open()
+    sourced.through()
+    assert sourced.ended == [] and sourced.epochs == [0, 1] and refused == [1, 2, 3]
+    (written,) = store.files.list("cursor")
+    assert read_document(store.files, "idle", f"cursor/{written}")["epochs"] == [[0, 1, 1000]]
+
+
+def test_a_job_that_ends_meanwhile_does_not_wait_for_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sourced = Sourced(store)
+    asked = threading.Event()
+
+    def add(*_: object) -> None:
+        asked.set()
+        raise Unusable("503 Slow Down")
+
+    monkeypatch.setattr("holdfast.runtime.driver.durable.AGAIN", Retry(first=3600.0, most=3600.0))
+    monkeypatch.setattr("holdfast.runtime.spark.idle.IdleEpochs.add", add)
+    sourced.open()
+    assert asked.wait(SOON)
+    sourced.source.close(None)
+    sourced.through()
+    assert sourced.ended == [] and sourced.epochs == [0]
