@@ -256,7 +256,11 @@ class Writer:
             self._trigger, self._name, split.watermarked, idles, sink, self._listeners, combines=combined(pipeline)
         )
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
-        made[0].delivery.begin(made[0].driver.writer)
+        try:
+            made[0].delivery.begin(made[0].driver.writer)
+        except BaseException:
+            made[0].stop()
+            raise
         return made[0]
 
     def _written(self) -> Batches:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +21,9 @@ from holdfast.queries import NotCovered
 from holdfast.queries.split import Split
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
-from holdfast.state import Unusable
+from holdfast.state import Damaged, Fenced, Held, Store, Unusable
+from holdfast.state.fence import held
+from holdfast.state.files import open_files
 
 pytestmark = pytest.mark.spark
 
@@ -51,18 +56,50 @@ def test_a_window_closes_when_nothing_more_comes(streams: Streams, tmp_path: Pat
     assert sorted(theirs) == list(range(BATCHES + 1)) and again.exception() is None
 
 
+def test_a_query_that_cannot_start_leaves_nothing_running(
+    streams: Streams, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is found only once the store is claimed: the store is free again, and Spark's query has ended."""
+    files = open_files(tmp_path / "ours")
+    files.put("cursor/batches-0000000001.json", b"torn", True)
+    writer = holdfast.writeStream(NAMED["tumbling"].make(streams)).queryName("torn").foreachBatch(lambda *_: None)
+    writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(processingTime="1 second")
+    with pytest.raises(Damaged, match=r"batches-0000000001\.json is torn"):
+        writer.start()
+    assert not any(each.name == "torn" for each in spark.streams.active)
+    assert not held(files, time.time())
+
+    def silent(*_: object) -> None:
+        raise Unusable("the store is silent")
+
+    files.delete("cursor/batches-0000000001.json")
+    monkeypatch.setattr("holdfast.runtime.spark.starting.asked", silent)
+    with pytest.raises(Unusable, match="the store is silent"):
+        writer.start()
+    assert not held(files, time.time())
+
+
+def test_a_store_by_url_that_another_holds_is_left_without_a_trace(streams: Streams, tmp_path: Path) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    writer = holdfast.writeStream(NAMED["tumbling"].make(streams)).foreachBatch(lambda *_: None)
+    writer.option("checkpointLocation", url).resilience(spark_log=str(tmp_path / "log"))
+    with Store(url).writer("another"), pytest.raises(Held):
+        writer.start()
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "holdfast-history-put"]
+
+
 def test_an_epoch_without_rows_that_fails_ends_the_query(
     streams: Streams, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark's own query too, which would read on for nobody."""
 
     def full(*_: object) -> None:
-        raise Unusable("the disk is full")
+        raise Fenced("another has the store")
 
     monkeypatch.setattr("holdfast.runtime.spark.idle.IdleEpochs.add", full)
     writer = holdfast.writeStream(NAMED["tumbling"].make(streams)).queryName("idle").foreachBatch(lambda *_: None)
     query = writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(processingTime="1 second").start()
-    with pytest.raises(HoldfastError, match=r"^the disk is full$"):
+    with pytest.raises(HoldfastError, match=r"^another has the store$"):
         query.awaitTermination(120)
     assert query._source is not None and query._source.thread is not None
     query._source.thread.join(30)

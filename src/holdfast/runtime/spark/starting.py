@@ -180,13 +180,17 @@ def _launched(
         driver = launch(config, ports)
     except BaseException:
         loop.close()
+        ports.recorder.close()
         raise
     loop.failed = driver.fail
-    for each in asked(place.files):
-        told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
-        driver.notes.append(f"{told}: it was left when no job was running")
     handle._attach(driver, source)
-    loop.post(driver.begin)
+    try:
+        for each in asked(place.files):
+            told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
+            driver.notes.append(f"{told}: it was left when no job was running")
+        loop.post(driver.begin)
+    except Exception as error:
+        loop.post(partial(driver.fail, error))  # it holds the store: it ends as any other
     handle._await_begin()
 
 
