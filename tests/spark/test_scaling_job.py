@@ -146,6 +146,9 @@ def test_the_command_scales_a_job_that_runs(
         code, _, err = command("scale", str(tmp_path), "all", "--to", "2")
         assert code == 2 and "has no key, so its state cannot be cut" in err
         head = job.scale("counts", 1)["epoch"]
+        until = time.monotonic() + 60
+        while job.status["epoch"] < 0 and time.monotonic() < until and job.isActive:
+            time.sleep(0.05)  # the first may be answered only now
     finally:
         job.stop()
     answered = totals(tmp_path)
