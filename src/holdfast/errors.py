@@ -18,6 +18,10 @@ class Infeasible(HoldfastError):
     """The question is well put but has no answer within the limits given. Exit code 1."""
 
 
+class StreamEnded(HoldfastError):
+    """What a job reads from has failed or was stopped; starting it again may help. Exit code 1."""
+
+
 class Unrecoverable(HoldfastError):
     """What is needed to go on is gone or damaged; the message says what was tried. Exit code 1."""
 

@@ -16,7 +16,7 @@ from total import Total
 
 from holdfast import Drill, Replication
 from holdfast import operators as op
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, StreamEnded
 from holdfast.operators import Pipeline
 from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.driver.publishing import SinkFailed
@@ -314,7 +314,7 @@ def test_what_a_stream_itself_fails_with_is_told_in_one_line(spark: Any, tmp_pat
     spark.dataSource.register(Gone)
     pipeline = Pipeline(op.source("rows"), op.step("once", op.deduplicate("value"), "rows"))
     job = start(spark.readStream.format("Gone").load(), pipeline, store=tmp_path)
-    with pytest.raises(Invalid, match=r"^the stream ended: [^\n^]*ValueError: the queue is gone[^\n^]*$"):
+    with pytest.raises(StreamEnded, match=r"^the stream ended: [^\n^]*ValueError: the queue is gone[^\n^]*$"):
         job.awaitTermination(60)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
 from holdfast.queries.frames import frame_of
@@ -52,7 +52,7 @@ class Query(Job):
                 self._source.process_all()
             except Exception as failed:  # Spark's own words; the job has better ones when it has ended
                 if not self._ended.wait(ENDS) or self.exception() is None:
-                    raise Invalid(f"the stream ended: {first_cause(failed)}") from None
+                    raise StreamEnded(f"the stream ended: {first_cause(failed)}") from None
             else:
                 self.delivery.wait(self.driver.snapshot.head)
         if (error := self.exception()) is not None:

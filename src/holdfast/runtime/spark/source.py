@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.combining import Combined
@@ -236,14 +236,14 @@ class StreamSource:
                 self._on_error(None)
                 return
             told = first_cause(failure) if failure is not None else "it was stopped from outside"
-            self._on_error(Invalid(f"the stream ended: {told}"))
+            self._on_error(StreamEnded(f"the stream ended: {told}"))
         except HoldfastError as error:
             if not self._closed:
                 self._on_error(error)
                 self.close(error)
         except Exception as error:  # py4j wraps whatever Spark throws
             if not self._closed:
-                self._on_error(Invalid(f"the stream could not go on: {first_cause(error)}"))
+                self._on_error(StreamEnded(f"the stream could not go on: {first_cause(error)}"))
         finally:
             if query is not None and query.isActive:
                 query.stop()
