@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -161,6 +163,45 @@ def test_credentials_are_shown_nowhere(s3: Server, proxy: Proxy, monkeypatch: py
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     with pytest.raises(Invalid, match="each machine needs credentials"):
         open_files(f"s3://{BUCKET}/x", {"endpoint_url": s3.endpoint}).size("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"attempts": "6"}, "'attempts' must be a whole number of at least 1, got a value of type str"),
+        ({"attempts": 0}, "'attempts' must be a whole number of at least 1, got 0"),
+        ({"timeout": True}, "'timeout' must be a number of seconds above 0, got True"),
+        ({"timeout": None}, "'timeout' must be a number of seconds above 0, got a value of type NoneType"),
+        ({"key": ["hidden"]}, "'key' must be a text, got a value of type list"),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(f"storage_options {told}")):
+        open_files("s3://bucket/x", options)
+    assert open_files("s3://bucket/x", {"attempts": 2, "timeout": 1, "region": None}).url == "s3://bucket/x"
+
+
+def test_credentials_that_are_gone_for_a_while_are_trouble_and_those_that_never_were_are_a_mistake() -> None:
+    """As when the service that gives a machine its role does not answer for a moment."""
+    from botocore.exceptions import NoCredentialsError
+
+    options = {"key": KEY, "secret": SECRET, "endpoint_url": "http://127.0.0.1:9", "attempts": 2}
+    files = open_files("s3://bucket/x", options)
+    api = mock.Mock()
+    made = {s3_module.S3Options.of("", options): api}
+    with (
+        mock.patch.object(s3_module._clients, "made", made),
+        mock.patch.object(s3_module._clients, "known", set()),
+        mock.patch.object(s3_module, "FIRST_PAUSE", 0.001),
+    ):
+        api.head_object.side_effect = NoCredentialsError()
+        with pytest.raises(Invalid, match="S3 does not know who asks"):
+            files.size("a")
+        api.head_object.side_effect = [{"ContentLength": 3}, NoCredentialsError(), {"ContentLength": 4}]
+        assert (files.size("a"), files.size("a")) == (3, 4)
+        api.head_object.side_effect = NoCredentialsError()
+        with pytest.raises(Unusable, match=r"cannot read a: NoCredentialsError.*\(2 times\)"):
+            files.size("a")
 
 
 def test_an_epoch_lists_nothing_and_a_checkpoint_little(files: Files, proxy: Proxy) -> None:

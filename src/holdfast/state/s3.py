@@ -56,6 +56,11 @@ class S3Options:
         names = [each.name for each in fields(cls)]
         if unknown := [name for name in options if name not in names]:
             raise Invalid(f"store {url}: storage_options {unknown[0]!r}: {instead(unknown[0], names, 'there are')}")
+        for name, value in options.items():
+            needed = _NEEDED.get(name, "a text")
+            fits = isinstance(value, str) if needed == "a text" else _counts(value, whole=name == "attempts")
+            if not fits and not (value is None and needed == "a text"):
+                raise Invalid(f"store {url}: storage_options {name!r} must be {needed}, got {_shown(value)}")
         return cls(**options)
 
     def hidden(self, text: str) -> str:
@@ -64,6 +69,19 @@ class S3Options:
         for secret in (self.key, self.secret, self.token, *around):
             text = text.replace(secret, "***") if secret else text
         return text
+
+
+_NEEDED = {"attempts": "a whole number of at least 1", "timeout": "a number of seconds above 0"}
+"""The options that are no texts."""
+
+
+def _counts(value: object, whole: bool) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool) and value > 0
+
+
+def _shown(value: object) -> str:
+    """What was given, without what may be secret in it."""
+    return f"{value!r}" if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
 
 
 def open_s3(url: str, options: Mapping[str, Any]) -> S3Files:
@@ -84,6 +102,8 @@ class _Clients:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.made: dict[S3Options, Any] = {}
+        self.known: set[S3Options] = set()
+        """With these S3 has known who asks: when it does no longer, that is trouble, not a mistake in what was given."""
 
 
 _clients = _Clients()
@@ -273,16 +293,19 @@ class S3Files:
         while True:
             attempt += 1
             try:
-                return request()
+                answer = request()
+                _clients.known.add(self._options)
+                return answer
             except HoldfastError:
                 raise
             except Exception as error:
                 status, code = _refused(error)
                 if code in _ABSENT and verb != "write":
+                    _clients.known.add(self._options)
                     raise FileNotFoundError(name) from None
                 if code in _TAKEN or status == 412:
                     raise FileExistsError(name) from None
-                if code in _UNKNOWN:
+                if code in _UNKNOWN and self._options not in _clients.known:
                     raise Invalid(
                         f"store {self.url}: S3 does not know who asks ({code}); each machine needs credentials in its "
                         "environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or a role), or give storage_options"
@@ -300,7 +323,9 @@ class S3Files:
         """Whether the same request may be answered otherwise in a moment."""
         from botocore.exceptions import HTTPClientError
 
-        return status in _AGAIN or code in _AGAIN_CODES or isinstance(error, HTTPClientError | _Cut | OSError)
+        return (
+            status in _AGAIN or code in _AGAIN_CODES | _UNKNOWN or isinstance(error, HTTPClientError | _Cut | OSError)
+        )
 
 
 class _Cut(Exception):
