@@ -21,7 +21,8 @@ def as_bytes(context: JobContext) -> bytes:
     from pyspark import cloudpickle
 
     tool: Any = cloudpickle
-    own = [module for module in _modules(context.pipeline) if not _installed(module)]
+    known = tool.list_registry_pickle_by_value()
+    own = [each for each in _modules(context.pipeline) if not _installed(each) and each.__name__ not in known]
     for module in own:
         tool.register_pickle_by_value(module)
     try:
