@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 
 from holdfast.cli.supervision import Pauses
-from holdfast.state import Store
+from holdfast.errors import Invalid
+from holdfast.runtime.driver import standby
+from holdfast.runtime.options import Storage
+from holdfast.state import Store, Unusable
 
 DEADLINE = 60.0
 JOB = '''
@@ -133,6 +136,18 @@ def test_a_job_that_ran_well_begins_anew_and_one_that_does_not_is_given_up() -> 
     assert [pauses.crashed(ran) is None for ran in (0, 0, 61, 0, 59)] == [False, False, False, False, True]
 
 
+def test_pauses_are_known_after_any_number_of_crashes() -> None:
+    pauses = Pauses(limit=10_000)
+    assert all(pauses.crashed(0.0) is not None for _ in range(1100))
+
+
+def test_who_finds_another_driver_again_and_again_waits_longer_and_never_gives_up() -> None:
+    pauses = Pauses(first=1.0, ceiling=60.0, limit=2, well=60.0)
+    waited = [pauses.superseded(ran) for ran in (0, 0, 0, *[0] * 20, 61)]
+    assert waited[0] <= 1 < waited[2] and waited[-2] >= 30 and waited[-1] <= 1
+    assert pauses.crashes == 0
+
+
 def test_a_crash_loop_ends_with_the_last_cause_in_one_line(supervised: Callable[..., Supervised]) -> None:
     one = supervised(
         "def build():\n    note('built')\n    raise RuntimeError('no such topic\\nclicks')\n",
@@ -191,6 +206,19 @@ def test_what_the_user_got_wrong_is_not_tried_again(
     assert words in told and told.count("\n") == 1
 
 
+def test_a_stream_that_failed_is_started_again(supervised: Callable[..., Supervised]) -> None:
+    text = (
+        "from holdfast.errors import StreamEnded\n"
+        "def fails():\n    raise StreamEnded('the stream ended: the queue is gone')\n\n"
+        "def build():\n    note('built')\n    times = (HERE / 'notes').read_text().count('built')\n"
+        "    return Job(fails if times == 1 else lambda: None)\n"
+    )
+    one = supervised(text, "--pause", "0.02")
+    assert one.ended() == 0
+    assert one.kinds() == ["started", "running", "crashed", "waiting", "started", "running", "ended"]
+    assert one.events[2]["cause"] == "the stream ended: the queue is gone"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_stops_the_job_gracefully(
     supervised: Callable[..., Supervised], number: signal.Signals, code: int
@@ -213,6 +241,60 @@ def test_a_second_signal_kills_and_leaves_nothing(supervised: Callable[..., Supe
     assert one.ended() == 137
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "def stop(self):\n        raise RuntimeError('no last checkpoint')",
+        "def exception(self):\n        return FAILED",
+    ],
+    ids=["raises", "tells"],
+)
+def test_a_job_that_fails_when_it_is_to_stop_is_no_success(supervised: Callable[..., Supervised], job: str) -> None:
+    text = f"FAILED = RuntimeError('no last checkpoint')\n\nclass Failing(Job):\n    {job}\n\n"
+    one = supervised(text + "def build():\n    return Failing()\n")
+    until(lambda: bool(one.notes()), "the job never ran")
+    one.process.terminate()
+    assert one.ended() == 1
+    assert one.events[-1]["kind"] == "stopped"
+    assert one.events[-1]["cause"].startswith("RuntimeError: no last checkpoint")
+    told = one.said()
+    assert "it failed when it was to stop: RuntimeError: no last checkpoint" in told and told.count("\n") == 1
+
+
+def test_a_job_that_is_told_to_stop_twice_stops_once(supervised: Callable[..., Supervised]) -> None:
+    """As when the supervisor passes a signal on that the whole group had."""
+    text = (
+        "class Slow(Job):\n    def stop(self):\n        note('stopping')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n        note('stopped')\n\n"
+        "def build():\n    return Slow()\n"
+    )
+    one = supervised(text)
+    until(lambda: bool(one.notes()), "the job never ran")
+    one.process.terminate()
+    assert one.ended() == 0
+    assert one.notes()[1:] == ["stopping", "stopped"]
+
+
+ORPHAN = """
+import ctypes, os, subprocess, sys, time
+from holdfast.cli import supervision
+
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans fall to us, as to process 1
+inner = "import os, time\\nif os.fork() == 0:\\n    time.sleep(0.2)\\n"
+child = subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)
+child.wait()
+began = time.monotonic()
+supervision._clear_group(child.pid)
+print(time.monotonic() - began < supervision.LINGER / 2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who adopts orphans can be said on Linux")
+def test_the_first_process_of_a_container_leaves_no_zombies() -> None:
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert done.stdout.strip() == "True"
 
 
 def test_a_signal_during_a_pause_ends_it(supervised: Callable[..., Supervised]) -> None:
@@ -284,6 +366,48 @@ def test_a_driver_on_another_host_is_waited_for_until_its_lease_ends(
     assert time.time() - last >= 2.0
     one.process.terminate()
     assert one.ended() == 0
+
+
+def test_who_stands_by_goes_on_while_the_store_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Any] = [True, Unusable("store s: cannot read it: Timeout")] * 2
+    answers = [*answers, answers[1], False]
+
+    def held(*_: object) -> bool:
+        if isinstance(answer := answers.pop(0), Unusable):
+            raise answer
+        return bool(answer)
+
+    monkeypatch.setattr(standby, "held", held)
+    monkeypatch.setattr(standby, "LOOK_EVERY", 0.0)
+    begun: list[str] = []
+    standby.when_free(Store(tmp_path), lambda: begun.append("begun"))
+    assert begun == ["begun"]
+    assert caplog.text.count("cannot read it: Timeout: standing by until it answers") == 2
+    answers = [Unusable("store s: cannot read it: Timeout")]
+    with pytest.raises(Unusable):  # nobody has been seen there: this may never have been the store
+        standby.when_free(Store(tmp_path), lambda: None)
+
+
+def test_nobody_stands_by_where_a_claim_is_not_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    from unittest import mock
+
+    for url in ("gs://bucket/job", "hdfs://host/job"):
+        with pytest.raises(Invalid, match=r"nobody can stand by there.*give standby=False"):
+            standby.when_free(Store(mock.Mock(url=url)), lambda: None)
+    begun: list[int] = []
+    standby.when_free(Store("memory://nobody-stands-by"), lambda: begun.append(1))
+    assert begun == [1]
+
+
+def test_a_supervised_job_does_not_take_its_store_by_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STANDBY", "1")
+    with pytest.raises(Invalid, match="force: under HOLDFAST_STANDBY=1"):
+        standby.storage_here(Storage(force=True))
+    assert standby.storage_here(Storage(force=True, standby=False)).force
+    monkeypatch.setenv("HOLDFAST_STANDBY", "0")
+    assert standby.storage_here(Storage(force=True)).force
 
 
 def test_a_driver_that_was_superseded_stands_by(supervised: Callable[..., Supervised], tmp_path: Path) -> None:

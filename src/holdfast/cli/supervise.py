@@ -19,6 +19,10 @@ class GaveUp(HoldfastError):
     """The job crashed too often in a row. Exit code 1."""
 
 
+class NotStopped(HoldfastError):
+    """The job was asked to stop, and failed instead. Exit code 1."""
+
+
 def supervise(
     job: Annotated[
         str, typer.Argument(metavar="FILE.py:NAME", help="a function of none that starts a job and returns it")
@@ -54,7 +58,7 @@ def supervise(
         last.update(kind=kind, **fields)
         if as_json:
             typer.echo(json.dumps({"time": round(time.time(), 3), "kind": kind, **fields}))
-        elif kind not in ("refused", "gave up"):
+        elif kind not in ("refused", "gave up") and not (kind == "stopped" and "cause" in fields):
             progress.print(_words(kind, fields), highlight=False, markup=False, soft_wrap=True)
 
     pauses = Pauses(pause, longest_pause, crashes, well_after, seed)
@@ -64,6 +68,8 @@ def supervise(
         raise Invalid(last["cause"])
     if last["kind"] == "gave up":
         raise GaveUp(f"{job}: given up after {last['crashes']} crashes in a row; the last: {last['cause']}")
+    if last["kind"] == "stopped" and code == 1:
+        raise NotStopped(f"{job}: it failed when it was to stop: {last['cause']}")
     raise typer.Exit(code)
 
 

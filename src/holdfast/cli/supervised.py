@@ -55,13 +55,28 @@ def attempt(written: str, telling: Telling) -> int:
         telling.tell("running")
         _listen(job, telling)
         job.awaitTermination()
+        return 0
     except KeyboardInterrupt:
-        if job is not None:
-            job.stop()
-    except Exception as error:
-        telling.tell("failed", cause=_cause(error, written))
-        return 2 if isinstance(error, Invalid) else SUPERSEDED if isinstance(error, Held | Fenced) else 1
-    return 0
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it was heard; who cannot wait kills
+        error = _stopped(job)
+    except Exception as failed:
+        error = failed
+    if error is None:
+        return 0
+    telling.tell("failed", cause=_cause(error, written))
+    return 2 if isinstance(error, Invalid) else SUPERSEDED if isinstance(error, Held | Fenced) else 1
+
+
+def _stopped(job: Any) -> Exception | None:
+    """Stop the job, if there is one; what it failed with."""
+    if job is None:
+        return None
+    try:
+        job.stop()
+        ended: Exception | None = job.exception() if hasattr(job, "exception") else None
+    except Exception as failed:
+        return failed
+    return ended
 
 
 def _interrupted(*_: object) -> None:

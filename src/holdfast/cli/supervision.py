@@ -24,6 +24,8 @@ SUPERSEDED = 75
 """Exit code of a child that found another driver at the store."""
 KILLED = 137
 """Exit code, as shells know it."""
+STOPPED = (0, -signal.SIGTERM, -signal.SIGINT)
+"""Of a child that was asked to stop: it did, or there was nothing yet to stop."""
 LINGER = 10.0
 """Seconds that what a child started may take to go after it."""
 
@@ -34,7 +36,8 @@ class Pauses:
 
     The first pause is ``first`` seconds, each further one twice as long, ``ceiling`` at most, and each is shortened by
     up to half at random, so that jobs that crash together do not come back together. A job that ran for ``well``
-    seconds begins anew. After ``limit`` crashes in a row there is no further pause.
+    seconds begins anew. After ``limit`` crashes in a row there is no further pause. One that finds another driver at
+    the store waits in the same way, as often as it takes.
     """
 
     first: float = 1.0
@@ -43,6 +46,7 @@ class Pauses:
     well: float = 60.0
     seed: int = 0
     crashes: int = field(default=0, init=False)
+    turns: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
@@ -50,9 +54,15 @@ class Pauses:
     def crashed(self, ran: float) -> float | None:
         """Seconds to wait after a crash of a job that ran for so many; None if it was one crash too many."""
         self.crashes = 1 if ran >= self.well else self.crashes + 1
-        if self.crashes >= self.limit:
-            return None
-        longest = min(self.ceiling, self.first * 2.0 ** (self.crashes - 1))
+        return None if self.crashes >= self.limit else self._after(self.crashes)
+
+    def superseded(self, ran: float) -> float:
+        """Seconds to wait after a job that ran for so many has found another driver at its store."""
+        self.turns = 1 if ran >= self.well else self.turns + 1
+        return self._after(self.turns)
+
+    def _after(self, times: int) -> float:
+        longest = min(self.ceiling, self.first * 2.0 ** min(times - 1, 60))
         return longest * (1.0 - self._random.random() / 2)
 
 
@@ -77,11 +87,13 @@ class Supervisor:
 
     def run(self) -> int:
         """Until the job ends, is stopped, is refused, or crashes once too often; the exit code."""
+        failed = None
         handlers = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             while self._asked is None:
                 code, ran, cause = self._attempt()
                 if self._asked is not None:
+                    failed = None if self._killed or code in STOPPED else cause
                     break
                 if code == 0:
                     self._say("ended", {})
@@ -91,7 +103,7 @@ class Supervisor:
                     return INVALID
                 if code == SUPERSEDED:
                     self._say("superseded", {"cause": cause})
-                    self._awake.wait(self._pauses.first)
+                    self._awake.wait(self._pauses.superseded(ran))
                     continue
                 self._say("crashed", {"cause": cause, "code": code, "ran_s": round(ran, 3)})
                 pause = self._pauses.crashed(ran)
@@ -103,6 +115,9 @@ class Supervisor:
         finally:
             for number, before in handlers.items():
                 signal.signal(number, before)
+        if failed is not None:
+            self._say("stopped", {"killed": False, "cause": failed})
+            return 1
         self._say("stopped", {"killed": self._killed})
         return KILLED if self._killed else 130 if self._asked == signal.SIGINT else 0
 
@@ -179,12 +194,21 @@ class _Heard:
 
 def _clear_group(group: int) -> None:
     """What the child started (a JVM, Python workers) ends with it; what does not is ended."""
-    until = time.monotonic() + LINGER
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < until:
-            os.killpg(group, 0)
-            time.sleep(0.05)
-        os.killpg(group, signal.SIGKILL)
+        for number in (0, signal.SIGKILL):
+            until = time.monotonic() + LINGER
+            while time.monotonic() < until:
+                os.killpg(group, number)
+                _reap(group)
+                time.sleep(0.05)
+
+
+def _reap(group: int) -> None:
+    """In a container we may be the first process, to which children fall whose parent has gone: theirs is the group
+    until somebody asks how they ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
 
 
 def _exit_words(code: int) -> str:

@@ -103,7 +103,7 @@ class _Clients:
         self.lock = threading.Lock()
         self.made: dict[S3Options, Any] = {}
         self.known: set[S3Options] = set()
-        """With these S3 has known who asks: when it does no longer, that is trouble, not a mistake in what was given."""
+        """With these S3 has known who asks: when it does no more, that is trouble, not a mistake in what was given."""
 
 
 _clients = _Clients()
