@@ -14,6 +14,7 @@ def loaded(written: str, what: str) -> Any:
     """The value that ``FILE.py:NAME`` names."""
     from pyspark import cloudpickle
 
+    tool: Any = cloudpickle
     path, _, name = written.partition(":")
     file = Path(path)
     if not file.is_file():
@@ -30,7 +31,7 @@ def loaded(written: str, what: str) -> Any:
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
         raise Invalid(f"{what} {written}: {path} fails: {type(error).__name__}: {error}") from None
-    cloudpickle.register_pickle_by_value(module)  # workers cannot import it
+    tool.register_pickle_by_value(module)  # workers cannot import it
     if not hasattr(module, name):
         raise Invalid(f"{what} {written}: {path} has no {name!r}")
     return getattr(module, name)

@@ -47,13 +47,13 @@ def test_what_a_file_defines_is_whole_and_travels_to_where_the_file_is_not(tmp_p
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("job", "build = 1", "a file of Python is needed, such as job.py:build, got"),
-        ("job.py", "import sys\nsys.exit()", "fails: SystemExit"),
-        ("job.py", "1 / 0", "fails: ZeroDivisionError"),
+        ("broken", "build = 1", "a file of Python is needed, such as broken.py:build, got"),
+        ("broken.py", "import sys\nsys.exit()", "fails: SystemExit"),
+        ("broken.py", "1 / 0", "fails: ZeroDivisionError"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, text: str, told: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(Invalid, match=told):
         loaded(f"{tmp_path / name}:build", "job")
-    assert "holdfast_job" not in sys.modules
+    assert "holdfast_broken" not in sys.modules
