@@ -105,6 +105,12 @@ def test_groups_with_the_same_fields_are_equal() -> None:
     assert Replication(replicas=["counts/0"], domains=racks) == Replication(replicas=("counts/0",), domains=racks)
 
 
+@pytest.mark.parametrize("value", [object(), {"deep": {1, 2}}, b"bytes"])
+def test_options_of_a_client_that_cannot_travel_are_refused(value: object) -> None:
+    with pytest.raises(Invalid, match=r"storage_options 'token': a text, a number, .* got a value of type"):
+        taken(storage_options={"token": value})
+
+
 def test_a_name_departs_from_the_group_it_is_given_with() -> None:
     options = taken(Failover(recovery="blocking", capacity=2.0), capacity=3.0)
     assert options.failover == Failover(recovery="blocking", capacity=3.0)

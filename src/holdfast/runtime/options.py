@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
@@ -119,6 +120,14 @@ class Storage:
             raise Invalid(
                 f"storage_options must be a mapping of names to values, got {type(self.storage_options).__name__}"
             )
+        for name, value in (self.storage_options or {}).items():
+            try:
+                json.dumps({name: value})
+            except (TypeError, ValueError):
+                raise Invalid(
+                    f"storage_options {name!r}: a text, a number, true or false, or a list or mapping of these is "
+                    f"needed, since it travels to other processes, got a value of type {type(value).__name__}"
+                ) from None
         check(self, "spark_log", lambda given: isinstance(given, str) and given != "", "a path or URL")
         _listed(self, "allow_changed", 'names of operators, such as ["counts"]', str)
         check(self, "lease", lambda seconds: isfinite(seconds) and seconds > 0, "more than 0 seconds")
