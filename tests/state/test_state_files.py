@@ -12,7 +12,9 @@ import fsspec
 import pyarrow as pa
 import pytest
 from crashing import Refusing
+from fsspec.implementations.memory import MemoryFileSystem
 
+from holdfast.errors import Invalid
 from holdfast.state import files as files_module
 from holdfast.state import remote as remote_module
 from holdfast.state.files import Files, LocalFiles, Unusable, link_between, open_files
@@ -167,6 +169,49 @@ def test_errors_of_a_client_that_are_no_os_errors_are_trouble_too() -> None:
     service.pipe_file.side_effect = HttpError("503")
     with pytest.raises(Unusable, match="store gs://b: cannot write a: HttpError: 503"):
         RemoteFiles("gs://b", service, "b").put("a", b"x", True)
+
+
+class Late(MemoryFileSystem):
+    """A client that looks first and writes then; somebody else's bytes are put over ours at once."""
+
+    protocol = "late"
+    cachable = False
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        super().mv(path1, path2, **kwargs)
+        self.pipe_file(path2, b"theirs")
+
+
+def test_of_two_that_create_a_file_at_once_who_is_written_over_is_told() -> None:
+    files = RemoteFiles("late://x", Late(), f"/late-{next(_unique)}")
+    with pytest.raises(FileExistsError):
+        files.create("fence/1", b"mine", True)
+    assert text(files, "fence/1") == "theirs" and files.list("fence") == ["1"]
+    files.put("a", b"mine", True)
+    files._system.pipe_file(files._path("a"), b"mine")
+    assert not files.link("a", "b")
+
+
+def test_what_a_client_was_given_is_in_no_message() -> None:
+    given = {"token": "s3cret-token", "client_kwargs": {"headers": ["s3cret-header"]}, "number": 3}
+
+    def saying(kind: type[Exception]) -> Any:
+        service = mock.Mock(protocol="gs")
+        service.cat_file.side_effect = kind("401 for s3cret-token,\n  s3cret-header")
+        return service
+
+    for kind in (OSError, RuntimeError):
+        with mock.patch("fsspec.core.url_to_fs", return_value=(saying(kind), "b")):
+            files = open_files("gs://b", given).within("deep")
+        with pytest.raises(Unusable, match=r"cannot read a: .*401 for \*\*\*, \*\*\*$") as told:
+            files.read("a")
+        assert told.value.__suppress_context__
+    for error, refused in ((ValueError, Invalid), (RuntimeError, Unusable)):
+        with (
+            mock.patch("fsspec.core.url_to_fs", side_effect=error("no s3cret-token")),
+            pytest.raises(refused, match=r"store gs://b: .*no \*\*\*$"),
+        ):
+            open_files("gs://b", given)
 
 
 @pytest.mark.parametrize("operation", ["fsync", "unlink"])

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.state.files import TEMPORARY, Durable, Unusable, told
+from holdfast.state.files import TEMPORARY, Durable, Unusable
 
 _ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
 """Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
@@ -20,18 +20,46 @@ def open_remote(url: str, options: Mapping[str, Any]) -> RemoteFiles:
     """Files under any URL of fsspec's, with the options of its client."""
     import fsspec
 
+    secrets = tuple(sorted(set(_texts(options)), key=len, reverse=True))
     try:
         system, root = fsspec.core.url_to_fs(url, **options)
     except (ValueError, ImportError, TypeError) as error:
-        raise Invalid(f"store {url}: {error}") from error
-    return RemoteFiles(url, system, root)
+        raise Invalid(f"store {url}: {_hidden(error, secrets)}") from None
+    except Exception as error:
+        raise Unusable(f"store {url}: cannot open it: {type(error).__name__}: {_hidden(error, secrets)}") from None
+    return RemoteFiles(url, system, root, secrets)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a client's options: which of them are credentials, the client alone knows."""
+    if isinstance(value, str):
+        yield from [value] if value else []
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _hidden(error: Exception, secrets: Sequence[str]) -> str:
+    """What a client says, in one line, without what it was given."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    for secret in secrets:
+        said = said.replace(secret, "***")
+    return " ".join(said.split())
 
 
 class RemoteFiles:
-    """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing."""
+    """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing.
 
-    def __init__(self, url: str, system: Any, root: str) -> None:
+    Most clients look whether a name is there and then write: what was created is read again, so that of two who did
+    so at once the first is told no unless both had read by then. ``secrets``: what no message may have.
+    """
+
+    def __init__(self, url: str, system: Any, root: str, secrets: tuple[str, ...] = ()) -> None:
         self.url = url
+        self._secrets = secrets
         self._system = system
         self._root = root.rstrip("/")
         protocols = system.protocol if isinstance(system.protocol, tuple | list) else (system.protocol,)
@@ -77,10 +105,7 @@ class RemoteFiles:
             if self._atomic:
                 self._system.pipe_file(path, bytes(data))
                 return
-            parent = path.rpartition("/")[0]
-            self._system.makedirs(parent, exist_ok=True)
-            temporary = f"{parent}/{TEMPORARY}{uuid.uuid4().hex}"
-            self._system.pipe_file(temporary, bytes(data))
+            temporary = self._aside(path, bytes(data))
             try:
                 self._system.mv(temporary, path)
             except FileExistsError:
@@ -89,17 +114,15 @@ class RemoteFiles:
                 self._system.mv(temporary, path)
 
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+        path, content = self._path(name), bytes(data)
         with self._answered("write", name):
-            path = self._path(name)
-            if not self._atomic:
-                self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
             try:
-                if self._system.exists(path):
-                    raise FileExistsError(path)
-                self._system.pipe_file(path, bytes(data), mode="create")
+                if not self._system.exists(path):
+                    self._new(path, content)
             except FileExistsError:
-                if self._system.cat_file(path) != bytes(data):
-                    raise
+                pass
+            if self._system.cat_file(path) != content:
+                raise FileExistsError(path)
 
     def move(self, name: str, target: str, sync: bool) -> None:
         try:
@@ -114,8 +137,9 @@ class RemoteFiles:
         with self._answered("link", name):
             if self._system.exists(self._path(target)):
                 return False
-            self.put(target, self.read(name), sync)
-            return True
+            data = self.read(name)
+            self.put(target, data, sync)
+            return bool(self._system.cat_file(self._path(target)) == data.to_pybytes())
 
     def delete(self, name: str) -> None:
         with self._answered("delete", name), contextlib.suppress(FileNotFoundError):
@@ -141,19 +165,38 @@ class RemoteFiles:
         return 0
 
     def within(self, folder: str) -> RemoteFiles:
-        return RemoteFiles(f"{self.url.rstrip('/')}/{folder}", self._system, self._path(folder))
+        return RemoteFiles(f"{self.url.rstrip('/')}/{folder}", self._system, self._path(folder), self._secrets)
+
+    def _aside(self, path: str, content: bytes) -> str:
+        """Bytes in a temporary file beside the path that they are for."""
+        parent = path.rpartition("/")[0]
+        self._system.makedirs(parent, exist_ok=True)
+        temporary = f"{parent}/{TEMPORARY}{uuid.uuid4().hex}"
+        self._system.pipe_file(temporary, content)
+        return temporary
+
+    def _new(self, path: str, content: bytes) -> None:
+        if self._atomic:
+            self._system.pipe_file(path, content, mode="create")
+            return
+        temporary = self._aside(path, content)
+        try:
+            self._system.mv(temporary, path)
+        except FileExistsError:
+            self._system.rm_file(temporary)
+            raise
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
     @contextlib.contextmanager
     def _answered(self, verb: str, name: str) -> Iterator[None]:
-        """Like ``told``; clients of some services raise errors of their own that are no OSError."""
+        """As ``told`` does; clients of some services raise errors of their own that are no OSError."""
         try:
-            with told(self.url, verb, name):
-                yield
+            yield
         except (HoldfastError, FileNotFoundError, FileExistsError):
             raise
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise Unusable(f"store {self.url}: cannot {verb} {name or 'it'}: {why}") from error
+            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+            why = f"{kind}{_hidden(error, self._secrets)}"
+            raise Unusable(f"store {self.url}: cannot {verb} {name or 'it'}: {why}") from None
