@@ -1,10 +1,17 @@
 #!/bin/sh
 # A job on YARN: the Python environment travels packed, so the cluster's machines need Java 17 and nothing else.
-#   deploy/yarn/submit.sh my_job.py hdfs:///user/me/counts
+#   deploy/yarn/submit.sh my_job.py /mnt/shared/counts
+# The store is a folder that every machine mounts: on hdfs:// two drivers could claim it at once.
 # my_job.py calls its own build() and waits: build().awaitTermination(). YARN starts a driver that died again.
 set -eu
 job=$1
 store=$2
+case $store in
+  *://*)
+    echo "store $store: give a folder that every machine mounts, such as /mnt/shared/counts" >&2
+    exit 2
+    ;;
+esac
 environment=${ENVIRONMENT:-holdfast-environment.tar.gz}
 if [ ! -f "$environment" ]; then
   python3 -m venv packed

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
+import holdfast
 from holdfast.cli.app import COMMANDS, loaded
+from holdfast.loading import loaded as from_file
 from holdfast.runtime.settings import LEASE, STANDBY
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -32,7 +37,7 @@ def test_manifests_are_what_kubernetes_takes(manifest: dict[str, Any]) -> None:
 def test_everything_is_there_in_one_namespace() -> None:
     assert {*BY_KIND} == {
         "Namespace", "ServiceAccount", "Role", "RoleBinding", "Service", "ConfigMap", "Deployment",
-        "PodDisruptionBudget", "NetworkPolicy",
+        "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy",
     }  # fmt: skip
     named = {each["metadata"].get("namespace") for each in MANIFESTS if each["kind"] != "Namespace"}
     assert named == {BY_KIND["Namespace"]["metadata"]["name"]} == {PROPERTIES["spark.kubernetes.namespace"]}
@@ -78,11 +83,39 @@ def test_commands_exist_with_these_options() -> None:
     assert f"appMasterEnv.{LEASE}=" in submit and f"appMasterEnv.{STANDBY}=1" in submit
 
 
+def test_yarn_is_given_a_store_that_one_driver_alone_can_claim() -> None:
+    submit = DEPLOY / "yarn/submit.sh"
+    words = ["sh", submit, "job.py", "hdfs:///counts"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2 and "give a folder that every machine mounts" in done.stderr
+
+
+def test_the_job_has_a_place_for_sparks_log_that_outlives_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = BY_KIND["ConfigMap"]["data"]
+    for name in ("MASTER", "STORE", "SPARK_LOG"):
+        monkeypatch.setenv(name, given[name])
+    monkeypatch.setattr(holdfast, "spark_session", mock.MagicMock(), raising=False)
+    monkeypatch.setattr(holdfast, "start", start := mock.Mock(), raising=False)
+    from_file(f"{DEPLOY / 'k8s/job.py'}:build", "job")()
+    assert start.call_args.kwargs["store"] == given["STORE"]
+    log = Path(start.call_args.kwargs["spark_log"])
+    spec = BY_KIND["Deployment"]["spec"]["template"]["spec"]
+    (driver,) = spec["containers"]
+    (mounted,) = (each["name"] for each in driver["volumeMounts"] if log.is_relative_to(each["mountPath"]))
+    (volume,) = (each for each in spec["volumes"] if each["name"] == mounted)
+    claim = BY_KIND["PersistentVolumeClaim"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
 def test_the_image_has_what_the_manifests_start() -> None:
     recipe = (DEPLOY / "k8s/Dockerfile").read_text(encoding="utf-8")
     (driver,) = BY_KIND["Deployment"]["spec"]["template"]["spec"]["containers"]
     job = next(word for word in driver["args"] if ":build" in word).partition(":")[0]
     assert f"deploy/k8s/job.py {job}" in recipe
+    scheme = BY_KIND["ConfigMap"]["data"]["STORE"].partition("://")[0]
+    extras = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert scheme in extras and f'"/build[{scheme}]"' in recipe
     assert "def build()" in (DEPLOY / "k8s/job.py").read_text(encoding="utf-8")
     for source in re.findall(r"^COPY (?:--chmod=755 )?(.+) \S+$", recipe, re.M):
         assert all((DEPLOY.parent / each).exists() for each in source.split()), source
