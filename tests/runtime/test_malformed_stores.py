@@ -10,8 +10,10 @@ import pytest
 from malformed_stores import Change, drawn, fuzz, laid_out, looked_at, real, restarted
 
 from holdfast.errors import Invalid
+from holdfast.runtime.history.history import NAME, History, read_history
 from holdfast.state import Damaged, Store
 from holdfast.state.entries import FileEntry
+from holdfast.state.files import link_between
 from holdfast.state.forms import FORMS, misfit
 from holdfast.state.names import is_inside
 
@@ -93,10 +95,31 @@ def test_a_link_out_of_the_store_is_not_followed() -> None:
             lambda: files.put("journal/000000000003/new", b"x", False),
             lambda: files.delete("journal/000000000003/precious"),
             lambda: files.delete_folder("journal/000000000003"),
+            lambda: files.delete_tree("journal/000000000003"),
+            lambda: files.list("journal/000000000003"),
+            lambda: files.tree("journal/000000000003"),
+            lambda: files.within("journal/000000000003"),
+            lambda: files.move("journal/000000000003/precious", "stolen", True),
+            lambda: files.move("fence/0000000001.json", "journal/000000000003/put", True),
+            lambda: files.link("journal/000000000003/precious", "stolen"),
+            lambda: files.link("fence/0000000001.json", "journal/000000000003/put"),
+            lambda: link_between(files, "journal/000000000003/precious", files.within("elsewhere"), "stolen"),
+            lambda: link_between(files.within("fence"), "0000000001.json", files, "journal/000000000003/put"),
         ):
             with pytest.raises(Invalid, match="leads out of the store"):
                 touch()
         (folder / "shape" / "link.json").symlink_to(outside / "precious")
-        with pytest.raises(Invalid, match="leads out of the store"):
-            files.read("shape/link.json")
+        for touch in (
+            lambda: files.read("shape/link.json"),
+            lambda: files.move("shape/link.json", "stolen", True),
+            lambda: files.link("shape/link.json", "stolen"),
+        ):
+            with pytest.raises(Invalid, match="leads out of the store"):
+                touch()
+        (folder / NAME).unlink(missing_ok=True)
+        (folder / NAME).symlink_to(outside / "precious")
+        for touch in (lambda: History(folder / NAME), lambda: list(read_history(folder))):
+            with pytest.raises(Invalid, match=r"history\.jsonl leads out of the store"):
+                touch()
+        assert not (folder / "stolen").exists() and (outside / "precious").read_text() == "x"
         assert [path.name for path in outside.iterdir()] == ["precious"]

@@ -147,13 +147,13 @@ class LocalFiles:
     def list(self, folder: str) -> list[str]:
         with told(self.url, "list", folder):
             try:
-                with os.scandir(self.root / folder) as entries:
+                with os.scandir(self._inside(folder)) as entries:
                     return sorted(entry.name for entry in entries if not entry.name.startswith(TEMPORARY))
             except FileNotFoundError:
                 return []
 
     def tree(self, folder: str) -> Sequence[str]:
-        top = self.root / folder
+        top = self._inside(folder)
         with told(self.url, "list", folder):
             found = [
                 Path(at, name) for at, _, names in os.walk(top) for name in names if not name.startswith(TEMPORARY)
@@ -175,7 +175,7 @@ class LocalFiles:
 
     def move(self, name: str, target: str, sync: bool) -> None:
         with told(self.url, "move", name):
-            source, goal = self.root / name, self.root / target
+            source, goal = self._inside(name), self._inside(target, to_the_end=False)
             try:
                 _with_folder(lambda: source.replace(goal), goal.parent, sync)
             except FileNotFoundError:
@@ -185,8 +185,12 @@ class LocalFiles:
                 sync_folder(goal.parent)
 
     def link(self, name: str, target: str, sync: bool = False) -> bool:
+        return self.link_into(name, self, target, sync)
+
+    def link_into(self, name: str, other: LocalFiles, target: str, sync: bool = False) -> bool:
+        """Like ``link``, with a name among other files."""
         with told(self.url, "link", name):
-            source, goal = self.root / name, self.root / target
+            source, goal = self._inside(name), other._inside(target, to_the_end=False)
             try:
                 _with_folder(lambda: os.link(source, goal), goal.parent, sync)
                 done = True
@@ -221,10 +225,10 @@ class LocalFiles:
                 raise error[1]
 
         with told(self.url, "delete", folder):
-            shutil.rmtree(self.root / folder, onerror=gone)
+            shutil.rmtree(self._inside(folder), onerror=gone)
 
     def within(self, folder: str) -> LocalFiles:
-        return LocalFiles(self.root / folder)
+        return LocalFiles(self._inside(folder))
 
     def sweep(self, age: float) -> int:
         """Delete temporary files, left by processes that died, that are older than ``age`` seconds; how many."""
@@ -243,6 +247,8 @@ class LocalFiles:
         ``to_the_end``: the last part may not be a link either; without, what has the name is replaced or deleted.
         """
         path = self.root / name
+        if path == self.root:
+            return path  # which may be a link itself: it is what was asked for
         if not _stays(self.root, path.parent) or (to_the_end and path.is_symlink()):
             raise Invalid(f"store {self.url}: {name} leads out of the store by a link; put a file or folder there")
         return path
@@ -325,7 +331,7 @@ def sync_folder(folder: Path) -> None:
 def link_between(files: Files, name: str, other: Files, target: str) -> None:
     """A file of one place under a name of another: a link if both are on local disks, else a copy."""
     if isinstance(files, LocalFiles) and isinstance(other, LocalFiles):
-        files.link(name, os.path.relpath(other.root / target, files.root))
+        files.link_into(name, other, target)
     elif not exists(other, target):
         other.put(target, files.read(name), sync=False)
 

@@ -7,6 +7,7 @@ the like are older. Each part begins with what a reader must know of the job. Of
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -59,7 +60,7 @@ class History:
             self._file.close()
 
     def _open(self) -> None:
-        self._file = self.path.open("ab", buffering=0)
+        self._file = os.fdopen(_no_link(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
         self._size = self.path.stat().st_size
 
     def _write(self) -> None:
@@ -113,7 +114,10 @@ def _lines(directory: str | Path, opened: Files | None) -> Iterator[str | bytes]
     if not path.is_file():
         raise Invalid(f"{directory}: no {NAME} here; give the folder of a run (its --out)")
     for part in [*_parts(folder), path]:
-        with contextlib.suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as lines:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(part, encoding="utf-8", errors="replace", opener=_no_link) as lines,
+        ):
             yield from lines
 
 
@@ -158,10 +162,20 @@ def _number(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
+def _no_link(name: str, flags: int) -> int:
+    """Opens a part. Links are not followed: they may lead out of the store."""
+    try:
+        return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise Invalid(f"{name} leads out of the store by a link; put a file there") from None
+
+
 def _end_line(path: Path) -> None:
     """A crash may have left half a line: what follows begins a new one."""
     if path.exists() and path.stat().st_size:
-        with path.open("rb+") as file:
+        with open(path, "rb+", opener=_no_link) as file:
             file.seek(-1, 2)
             if file.read(1) != b"\n":
                 file.write(b"\n")
