@@ -62,6 +62,17 @@ def test_a_driver_that_died_on_the_same_machine_holds_nothing_and_on_another_unt
     assert drivers.on(files, "b", "driver-3").writer("three").token == 3
 
 
+def test_a_claim_holds_the_store_before_its_first_sign_of_life(tmp_path: Path) -> None:
+    files, drivers = open_files(tmp_path), Drivers()
+    drivers.on(files, "a", "driver-1").writer("one", lease=30)
+    files.delete("fence/0000000001.beat")
+    other = drivers.on(files, "b", "driver-2")
+    with pytest.raises(Held, match="held by one"):
+        other.writer("two")
+    drivers.now += 31
+    assert other.writer("two").token == 2
+
+
 def test_signs_of_life_are_given_by_whoever_holds_the_writer(tmp_path: Path) -> None:
     files, drivers = open_files(tmp_path), Drivers()
     threads = threading.active_count()

@@ -69,7 +69,7 @@ class Identity:
 class Claim:
     """Who took the store, and with which token. ``id``: of this claim, so that no two are the same bytes.
 
-    ``keep``: so many checkpoints it retains; 0 where nobody said.
+    ``keep``: so many checkpoints it retains; 0 where nobody said. ``at``: when it was made, the first sign of life.
     """
 
     token: int
@@ -79,6 +79,7 @@ class Claim:
     lease: float
     id: str
     keep: int = 0
+    at: float = 0.0
 
 
 def newest_token(files: Files) -> int:
@@ -116,7 +117,7 @@ def claim(files: Files, owner: str, lease: float, force: bool, now: float, ident
     newest = newest_token(files)
     if newest and not force:
         _refuse_if_held(files, newest, now, identity)
-    mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique(), keep)
+    mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique(), keep, now)
     try:
         files.create(_claim_name(mine.token), document("claim", asdict(mine)), sync=True)
     except FileExistsError:
@@ -185,10 +186,13 @@ def held(files: Files, now: float, identity: Identity | None = None) -> bool:
 
 def _refuse_if_held(files: Files, token: int, now: float, identity: Identity) -> None:
     try:
-        last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")
         body = read_document(files, "claim", _claim_name(token))
     except Damaged:
         return
+    try:
+        last = read_document(files, "beat", f"{FOLDER}/{token:010d}.beat")
+    except Damaged:
+        last = {"at": body.get("at", 0.0), "released": False}  # it has just come, and has not beaten yet
     if last["released"] or now - last["at"] > body["lease"]:
         return
     if body["host"] == identity.host and not identity.alive(body["process"]):

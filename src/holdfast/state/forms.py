@@ -40,7 +40,16 @@ ENTRY = {
 ROUTING = {"version": int, "ranges": [[int]]}
 FORMS: Mapping[str, Any] = {
     "store": {"id": str},
-    "claim": {"token": int, "owner": str, "host": str, "process": str, "lease": float, "id": str, "keep?": int},
+    "claim": {
+        "token": int,
+        "owner": str,
+        "host": str,
+        "process": str,
+        "lease": float,
+        "id": str,
+        "keep?": int,
+        "at?": float,
+    },
     "found": {"token": int, "checkpoints": [str], "journal": [str]},
     "beat": {"token": int, "at": float, "released": bool},
     "index": {"token": int, "manifests": [str]},
