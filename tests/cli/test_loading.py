@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.errors import Invalid
 from holdfast.loading import loaded
+from holdfast.runtime.spark.shipping import as_bytes
 
 ROWS = """
 from __future__ import annotations
@@ -42,6 +45,17 @@ def test_what_a_file_defines_is_whole_and_travels_to_where_the_file_is_not(tmp_p
             [sys.executable, "-c", ELSEWHERE], input=cloudpickle.dumps(function), capture_output=True, check=True
         )
         assert done.stdout.strip() == b"42"
+
+
+def test_it_still_travels_after_a_job_was_sent_with_it(tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    tool: Any = cloudpickle
+    (tmp_path / "sent.py").write_text(ROWS)
+    operator = SimpleNamespace(function=loaded(f"{tmp_path / 'sent.py'}:twice", "job"))
+    context: Any = SimpleNamespace(pipeline=SimpleNamespace(steps=[SimpleNamespace(operator=operator)]))
+    as_bytes(context)
+    assert "holdfast_sent" in tool.list_registry_pickle_by_value()
 
 
 @pytest.mark.parametrize(
