@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -83,10 +84,12 @@ def test_commands_exist_with_these_options() -> None:
     assert f"appMasterEnv.{LEASE}=" in submit and f"appMasterEnv.{STANDBY}=1" in submit
 
 
-def test_yarn_is_given_a_store_that_one_driver_alone_can_claim() -> None:
-    submit = DEPLOY / "yarn/submit.sh"
+def test_yarn_is_given_a_store_that_one_driver_alone_can_claim(tmp_path: Path) -> None:
+    submit, packed = DEPLOY / "yarn/submit.sh", tmp_path / "packed.tar.gz"
+    packed.touch()  # so that nothing is made or fetched
     words = ["sh", submit, "job.py", "hdfs:///counts"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    environment = {"PATH": os.environ["PATH"], "ENVIRONMENT": str(packed)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2 and "give a folder that every machine mounts" in done.stderr
 
 
