@@ -8,7 +8,8 @@ Each measurement has a process of its own. Structured Streaming runs with the Ro
 checkpointing, as many shuffle partitions as cores, in update mode; both write what changed in a batch as Parquet
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
-to the next. The first batches, which warm the JVM up, are left out. ``--checkpoints`` compares checkpoints on and off,
+to the next. The first batches, which warm the JVM up, are left out: ``--skip`` says how many. Its compilers take a
+quarter of the CPU for some twenty batches more, in both systems; ``--skip 25 --batches 45`` shows them warm. ``--checkpoints`` compares checkpoints on and off,
 ``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
 """
 
@@ -89,7 +90,7 @@ def structured(query: str, stream: Any) -> Any:
     return words.groupBy(F.window("time", "30 seconds", "5 seconds"), "word").count()
 
 
-def measure(system: str, query: str, rows: int, batches: int, sink: str, every: int) -> dict[str, Any]:
+def measure(system: str, query: str, rows: int, batches: int, sink: str, every: int, skip: int) -> dict[str, Any]:
     """One system on one query: seconds of each batch, and the CPU that all its processes took for a million rows."""
     spark = session()
     stream = (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
@@ -123,7 +124,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         writing = writing.foreachBatch(write) if sink == "parquet" else writing.format("noop")
         running = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
     progress = (lambda: len(written)) if system == "plain" else (lambda: len(running.recentProgress))
-    marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, progress, [SKIPPED, batches])]
+    marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, progress, [skip, batches])]
     if system == "holdfast":
         job.awaitTermination()
     elif system == "plain":
@@ -135,7 +136,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
     ]
     if system == "plain":
         times = [later - earlier for earlier, later in pairwise([written[0], *written])]
-    kept = times[SKIPPED:batches]
+    kept = times[skip:batches]
     spark.stop()
     shutil.rmtree(folder, ignore_errors=True)
     done = (marks[1][0] - marks[0][0]) * rows
@@ -233,18 +234,21 @@ def main() -> None:
     parser.add_argument("--query", choices=["keyed-count", "word-frequency"], action="append")
     parser.add_argument("--rows", type=int, action="append")
     parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--skip", type=int, default=SKIPPED, help="batches that are left out at first")
     parser.add_argument("--sink", choices=["parquet", "none"], default="parquet")
     parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if not 0 <= asked.skip < asked.batches:
+        parser.error(f"--skip must be below --batches ({asked.batches}), got {asked.skip}")
     if asked.one:
         if asked.one[0] == "idle":
             print(json.dumps(idle(int(asked.one[1]))))
         else:
-            system, query, rows, batches, sink, every = asked.one
-            print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every))))
+            system, query, rows, batches, sink, every, skip = asked.one
+            print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every), int(skip))))
         return
     if asked.idle:
         found = apart("idle", str(asked.batches + 20))
@@ -259,7 +263,7 @@ def main() -> None:
         for rows in asked.rows or [200_000, 1_000_000, 4_000_000]:
             fragments = rows // 20 if query == "word-frequency" else rows
             one, two = (
-                apart(system, query, str(fragments), str(asked.batches), asked.sink, "10")
+                apart(system, query, str(fragments), str(asked.batches), asked.sink, "10", str(asked.skip))
                 for system in ("structured", "plain" if asked.plain else "holdfast")
             )
             cells = [
@@ -278,8 +282,14 @@ def compare_checkpoints(sizes: list[int], batches: int, sink: str) -> None:
     for rows in sizes:
         on, off = [], []
         for _ in range(3):
-            off.append(apart("holdfast", "keyed-count", str(rows), str(batches), sink, "1000000")["rows_per_second"])
-            on.append(apart("holdfast", "keyed-count", str(rows), str(batches), sink, "10")["rows_per_second"])
+            off.append(
+                apart("holdfast", "keyed-count", str(rows), str(batches), sink, "1000000", str(SKIPPED))[
+                    "rows_per_second"
+                ]
+            )
+            on.append(
+                apart("holdfast", "keyed-count", str(rows), str(batches), sink, "10", str(SKIPPED))["rows_per_second"]
+            )
         cost = 1 - statistics.median(on) / statistics.median(off)
         print(
             f"keyed-count, {rows:,} rows a batch: checkpoints off {statistics.median(off):,.0f} rows/s, "
