@@ -9,9 +9,9 @@ checkpointing, as many shuffle partitions as cores, in update mode; both write w
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
 to the next. The first batches, which warm the JVM up, are left out: ``--skip`` says how many. Its compilers take a
-quarter of the CPU for some twenty batches more, in both systems; ``--skip 25 --batches 45`` shows them warm. ``--checkpoints`` compares
-checkpoints on and off,
-``--idle`` times an epoch with next to no rows through four levels. docs/runtime.md says where the time goes.
+quarter of the CPU for some twenty batches more, in both systems; ``--skip 25 --batches 45`` shows them warm.
+``--checkpoints`` compares checkpoints on and off, ``--idle`` times an epoch with next to no rows through four levels.
+docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
