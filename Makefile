@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLASSES := .venv/spark.jsa
 
-.PHONY: demo test long docs-blocks lint fuzz fuzz-queries fuzz-stores picture setup java clean
+.PHONY: demo test test-cluster long docs-blocks lint fuzz fuzz-queries fuzz-stores picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java $(CLASSES)
@@ -36,9 +36,13 @@ test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster, most of
-# the queries that Structured Streaming runs too.
+# the queries that Structured Streaming runs too. What needs hosts of its own is in test-cluster.
 long: setup
-	$(BIN)/python -m pytest -m long -v
+	$(BIN)/python -m pytest -m long -v --ignore tests/cluster
+
+# Faults of a network, on hosts in namespaces; needs root, and says so. At most ten minutes.
+test-cluster: setup
+	$(BIN)/python -m pytest tests/cluster -m "long or not long" -v -s
 
 # The blocks of README and docs that take long; make test runs the others. One of them: make docs-blocks PAGE=tutorial
 docs-blocks: setup

@@ -1,4 +1,4 @@
-"""A real S3 server on loopback, and a proxy before it that counts requests and refuses some of them."""
+"""A real S3 server, on loopback unless told otherwise; a proxy before it counts requests and refuses some."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def program() -> str | None:
     return str(beside) if beside.exists() else shutil.which("weed")
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(address: str, count: int) -> list[int]:
     """Ports that are free, and those ten thousand higher, where the server speaks gRPC; held until all are found."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
             one, other = held.enter_context(socket.socket()), held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
+            one.bind((address, 0))
             port = int(one.getsockname()[1])
             with contextlib.suppress(OSError, OverflowError):
-                other.bind(("127.0.0.1", port + 10000))
+                other.bind((address, port + 10000))
                 found.append(port)
     return found
 
@@ -64,12 +64,12 @@ class NotStarted(Exception):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Server]:
+def serving(address: str = "127.0.0.1") -> Iterator[Server]:
     """The server with an empty bucket, in a folder of its own; both go at the end."""
     with contextlib.ExitStack() as ending:
         for attempt in range(TRIES):
             try:
-                server = ending.enter_context(_served())
+                server = ending.enter_context(_served(address))
                 break
             except NotStarted:
                 if attempt == TRIES - 1:
@@ -78,7 +78,7 @@ def serving() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def _served() -> Iterator[Server]:
+def _served(address: str) -> Iterator[Server]:
     command = program()
     assert command is not None
     with tempfile.TemporaryDirectory(prefix="holdfast-s3-") as folder, contextlib.ExitStack() as ending:
@@ -87,9 +87,9 @@ def _served() -> Iterator[Server]:
         config, data = Path(folder, "s3.json"), Path(folder, "data")
         config.write_text(json.dumps({"identities": [identity]}))
         data.mkdir()
-        ports = _free_ports(4)
+        ports = _free_ports(address, 4)
         words = [
-            command, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3",
+            command, "server", f"-dir={data}", f"-ip={address}", f"-ip.bind={address}", "-filer", "-s3",
             f"-master.port={ports[0]}", f"-volume.port={ports[1]}", f"-filer.port={ports[2]}", f"-s3.port={ports[3]}",
             "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}", "-volume.max=50",
             "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
@@ -97,7 +97,7 @@ def _served() -> Iterator[Server]:
         log = ending.enter_context(Path(folder, "log").open("wb"))
         process = subprocess.Popen(words, stdout=log, stderr=log, cwd=folder)
         ending.callback(_ended, process)
-        server = Server(f"http://127.0.0.1:{ports[3]}")
+        server = Server(f"http://{address}:{ports[3]}")
         _ready(server, process, Path(folder, "log"))
         yield server
 

@@ -7,31 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.runtime.history.outputs import read_output
-from holdfast.workloads import Options, workload
 
 HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]
 DEADLINE = 240.0
-
-
-def expected_counts(options: Options) -> list[tuple[int, str, int]]:
-    """(epoch, key, count) of word-count, row by row: what each epoch changed, in the order of epoch and key."""
-    counts: Counter[str] = Counter()
-    answers = []
-    for epoch in range(options.epochs):
-        batch = workload("word-count").batch(options, epoch)
-        changed = set()
-        for text in batch.column(0).to_pylist():
-            for word in text.split():
-                counts[word] += 1
-                changed.add(word)
-        answers += [(epoch, word, counts[word]) for word in sorted(changed)]
-    return answers
 
 
 def final_counts(folder: Path) -> list[tuple[int, str, int]]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import expected_counts, final_counts, killed_when
+from commands import final_counts, killed_when
 
 from holdfast.workloads import Options
+from plain_counts import expected_counts
 
 pytestmark = pytest.mark.spark
 

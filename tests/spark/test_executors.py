@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from commands import DEADLINE, expected_counts, final_counts, running
+from commands import DEADLINE, final_counts, running
 from on_executors import KEYS, ROWS
 
 from holdfast.cli import main
@@ -27,6 +27,7 @@ from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.narrative import recoveries
 from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
+from plain_counts import expected_counts
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 

