@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 NET = "10.78.0"
@@ -29,6 +30,7 @@ SWITCH = "switch"
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 10.0
 FILLER = "filler"
+HOSTS = "etc-hosts"
 
 RULES = """
 table inet faults {
@@ -48,6 +50,7 @@ class NoHosts(Exception):
     """Hosts cannot be had here, in one line."""
 
 
+@cache
 def lacking() -> str | None:
     """Why hosts cannot be had here, in a line; None if they can."""
     if os.geteuid() != 0:
@@ -123,6 +126,8 @@ class Network:
         if why is not None:
             raise NoHosts(why)
         made = cls({}, lasting)
+        known = [f"{NET}.{10 + number} {name}" for number, name in enumerate(names)]
+        (shared / HOSTS).write_text("\n".join(["127.0.0.1 localhost", *known, ""]))
         try:
             made._add(SWITCH, 0, shared, Limits(disk=2**20))
             made._ip(SWITCH, "link", "add", "br0", "type", "bridge")
@@ -144,6 +149,7 @@ class Network:
         seen = sorted({str(PROJECT), sys.prefix, str(shared)})
         script = [
             f"hostname {name}",
+            f'mount --bind "{shared / HOSTS}" /etc/hosts; mount --bind /dev/null /etc/resolv.conf',
             "mount -t tmpfs -o size=1m tmpfs /mnt",  # what is shared is kept here while folders are covered
             *(f'mkdir -p "/mnt/hf{n}"; mount --bind "{each}" "/mnt/hf{n}"' for n, each in enumerate(seen)),
             f"mount -t tmpfs -o size={limits.disk},mode=1777 tmpfs /tmp",

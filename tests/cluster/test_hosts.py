@@ -60,6 +60,7 @@ def test_cables_are_cut_and_directions_dropped(pair: Network, tmp_path: Path) ->
 
 def test_a_host_has_a_disk_and_a_name_of_its_own(pair: Network, tmp_path: Path) -> None:
     assert pair.call("a", ["hostname"]) == "a\n"
+    assert pair.call("a", ["getent", "hosts", "b"]).split() == [pair.hosts["b"].address, "b"]
     pair.fill("a")
     with pytest.raises(subprocess.CalledProcessError, match="status 1"):
         pair.call("a", ["sh", "-c", "echo more > /tmp/more"])

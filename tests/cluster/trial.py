@@ -113,8 +113,9 @@ def mend(cluster: Cluster, what: str, host: str) -> None:
 
 
 def tried(cluster: Cluster, name: str, seed: int, within: str = "") -> Told:
-    """One job through one trouble, on a cluster that is well before and after. ``within``: as ``answer_within``."""
+    """One job through one trouble, on a cluster that is well by then. ``within``: as ``answer_within``."""
     trouble = TROUBLES[name]
+    cluster.ready()
     drivers = (DRIVER, STANDBY) if trouble.standby else (DRIVER,)
     run = Run(cluster, f"job-{uuid.uuid4().hex[:8]}", seed, trouble.store, drivers[:1], within)
     mended = False
@@ -153,9 +154,7 @@ def tried(cluster: Cluster, name: str, seed: int, within: str = "") -> Told:
     verdict = judged([Fault(trouble.what, trouble.hosts, at, over)], run.deliveries(), expected, epochs)
     stored = [tuple(row) for row in held["rows"]] == expected
     crashes = [event["cause"] for host in drivers for event in run.told(host) if event["kind"] == "crashed"]
-    told = Told(name, verdict, stored, remaining(cluster), tuple(crashes), codes)
-    cluster.ready()
-    return told
+    return Told(name, verdict, stored, remaining(cluster), tuple(crashes), codes)
 
 
 def complete(run: Run) -> int:
