@@ -60,6 +60,7 @@ def build() -> holdfast.Job:
     settings = {
         "spark.driver.host": own, "spark.driver.bindAddress": own, "spark.driver.memory": "1g",
         "spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": str(NODES),
+        "spark.executor.extraJavaOptions": around["CLUSTER_JAVA"],
     }  # fmt: skip
     spark = holdfast.spark_session(around["CLUSTER_MASTER"], settings=settings)
     counts = workload("word-count")

@@ -171,6 +171,8 @@ class Network:
         told = outer.stdout.readline()
         if told != b"ready\n":
             outer.kill()
+            for each in limited:
+                _removed(Path(each))
             raise NoHosts(f"host {name} cannot be made: {outer.stderr.read().decode(errors='replace').strip()}")
         (first,) = _children(outer.pid)
         self.hosts[name] = Host(name, f"{NET}.{number}", outer.pid, first, _space(first), limited)

@@ -30,7 +30,7 @@ HOME = Path(pyspark.__file__).parent
 HERE = Path(__file__).resolve().parent
 JOB = HERE / "counting_job.py"
 SINK_PORT = 7000
-DEADLINE = 90.0
+DEADLINE = 150.0
 DAEMON = "-Dspark.worker.timeout=6 -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory=/tmp/master"
 """A worker is called lost after six seconds, and a Master that comes back knows its workers and jobs."""
 COLLECTOR = str(HERE / "collector.py")
@@ -108,17 +108,17 @@ class Cluster:
         own = ["--host", self.address(name), "--cores", str(CORES), "--memory", "1300m", "--work-dir", "/tmp/work"]
         self._begin(name, [str(HOME / "bin/spark-class"), SERVICES[1], *own, self.url])
 
-    def ready(self) -> None:
-        """Once the Master counts on all workers and has nothing to do."""
-        until(f"{len(WORKERS)} free workers", self._free, pause=0.2)
+    def ready(self, free: bool = True) -> None:
+        """Once the Master counts on all workers, and, if they should be free, has nothing to do."""
+        until(f"{len(WORKERS)} workers", lambda: self._there(free), pause=0.2)
 
-    def _free(self) -> bool:
+    def _there(self, free: bool) -> bool:
         ask = (
             f"import urllib.request as u; print(u.urlopen('http://{self.address(MASTER)}:8080/json/').read().decode())"
         )
         with contextlib.suppress(subprocess.SubprocessError, ValueError):
             told = json.loads(self.network.call(MASTER, [sys.executable, "-c", ask], timeout=10))
-            return told["aliveworkers"] == len(WORKERS) and not told["coresused"]
+            return told["aliveworkers"] == len(WORKERS) and not (free and told["coresused"])
         return False
 
     def _begin(self, name: str, words: list[str]) -> None:
@@ -160,6 +160,7 @@ class Run:
             "CLUSTER_STORE": f"s3://{BUCKET}/{name}" if by_url else str(on.folder / "stores" / name),
             "CLUSTER_LOG": str(on.folder / "stores" / f"{name}-log") if by_url else "",
             "CLUSTER_WITHIN": within,
+            "CLUSTER_JAVA": os.environ.get("SPARK_DAEMON_JAVA_OPTS", ""),
             "CLUSTER_SINK": on.address(STORE),
             "CLUSTER_SINK_PORT": str(SINK_PORT),
         }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from checker import Fault, Seen, Verdict, judged
+from checker import Fault, Verdict, judged
 from counting_job import RATE
 from spark_hosts import DRIVER, MASTER, NAMES, STANDBY, STORE, WORKERS, Cluster, Run, Stuck, until
 
@@ -24,28 +25,29 @@ GONE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """``lasting``: seconds; for the driver's host as long as the other needs. ``store``: s3, or a shared folder."""
+    """``lasting``: seconds; None: until another driver has taken over."""
 
     what: str
     hosts: tuple[str, ...]
-    lasting: float
-    store: str = "s3"
-    standby: bool = False
+    lasting: float | None
 
 
-W1, W2, *_ = WORKERS
+W1, W2, W3, W4 = WORKERS
 TROUBLES = {
-    "two hosts cut off": Trouble("cut", (W1, W2), 15.0),
-    "a host cut off briefly": Trouble("cut", (W1,), 5.0, "folder"),
-    "nothing reaches a host": Trouble("deaf", (W1,), 15.0),
-    "nothing leaves a host": Trouble("mute", (W1,), 15.0),
-    "30 % loss": Trouble("loss", (W1,), 15.0),
-    "a host frozen": Trouble("frozen", (W1,), 15.0),
-    "its disk full": Trouble("full", (W1,), 10.0),
-    "its processes killed": Trouble("killed", (W1,), 6.0, "folder"),
-    "the Master gone": Trouble("killed", (MASTER,), 8.0),
-    "the driver's host cut off": Trouble("cut", (DRIVER,), 0.0, standby=True),
+    "two hosts cut off for 15 s": Trouble("cut", (W1, W2), 15.0),
+    "nothing reaches a host for 15 s": Trouble("deaf", (W3,), 15.0),
+    "nothing leaves a host for 15 s": Trouble("mute", (W4,), 15.0),
+    "30 % of a host's packets lost for 15 s": Trouble("loss", (W1,), 15.0),
+    "a host frozen for 15 s": Trouble("frozen", (W2,), 15.0),
+    "a host's disk full for 10 s": Trouble("full", (W3,), 10.0),
+    "the Master killed, back after 8 s": Trouble("killed", (MASTER,), 8.0),
+    "a host cut off for 5 s": Trouble("cut", (W4,), 5.0),
+    "a host's processes killed, its worker back after 6 s": Trouble("killed", (W1,), 6.0),
+    "the driver's host cut off, another stands by": Trouble("cut", (DRIVER,), None),
 }
+*ONE, CUT, KILLED, LAST = TROUBLES
+JOBS = {"on S3": ("s3", ONE), "in a shared folder": ("folder", [CUT, KILLED]), "two drivers": ("s3", [LAST])}
+"""A job goes through several: its store, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Told:
     ``crashes``: why the driver had to be started again, each time.
     """
 
-    name: str
+    names: tuple[str, ...]
     verdict: Verdict
     stored: bool
     left: dict[str, list[str]]
@@ -63,17 +65,19 @@ class Told:
     codes: dict[str, int]
 
     @property
-    def seen(self) -> Seen:
-        return self.verdict.faults[0]
+    def right(self) -> bool:
+        return self.verdict.right and self.stored
 
-    def line(self) -> str:
-        """A row of the table."""
-        seen = self.seen
-        next_, exact = (f"{s:.1f} s" if s is not None else "not seen" for s in (seen.next_s, seen.exact_s))
-        of = f"{seen.of}, {seen.fidelity:.2f}" if seen.fidelity is not None else ""
-        right = "yes" if self.verdict.right and self.stored else f"NO: {self.verdict.words()}"
-        left = sum(map(len, self.left.values()))
-        return f"| {self.name} | {next_} | {of} | {seen.gap_s:.1f} s | {exact} | {right} | {left or 'nothing'} |"
+    def lines(self) -> list[str]:
+        """Rows of the table."""
+        right = "yes" if self.right else f"NO: {self.verdict.words()}"
+        left = sum(map(len, self.left.values())) or "nothing"
+        found = []
+        for name, seen in zip(self.names, self.verdict.faults, strict=True):
+            next_, exact = (f"{s:.1f} s" if s is not None else "not seen" for s in (seen.next_s, seen.exact_s))
+            of = f"{seen.of}, {seen.fidelity:.2f}" if seen.fidelity is not None else ""
+            found.append(f"| {name} | {next_} | {of} | {seen.gap_s:.1f} s | {exact} | {right} | {left} |")
+        return found
 
 
 COLUMNS = ("fault", "next answer", "as, fidelity", "longest silence", "exact", "output right", "left behind")
@@ -112,49 +116,57 @@ def mend(cluster: Cluster, what: str, host: str) -> None:
             cluster.network.mend(host)
 
 
-def tried(cluster: Cluster, name: str, seed: int, within: str = "") -> Told:
-    """One job through one trouble, on a cluster that is well by then. ``within``: as ``answer_within``."""
-    trouble = TROUBLES[name]
+def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within: str = "") -> Told:
+    """One job through these troubles, each when all is well after the one before. ``within``: as ``answer_within``."""
+    standby = any(TROUBLES[name].lasting is None for name in names)
+    drivers = (DRIVER, STANDBY) if standby else (DRIVER,)
     cluster.ready()
-    drivers = (DRIVER, STANDBY) if trouble.standby else (DRIVER,)
-    run = Run(cluster, f"job-{uuid.uuid4().hex[:8]}", seed, trouble.store, drivers[:1], within)
-    mended = False
+    run = Run(cluster, f"job-{uuid.uuid4().hex[:8]}", seed, store, drivers[:1], within)
     try:
         awaited(run, f"epoch {AT}", AT)
-        if trouble.standby:
+        if standby:
             run.supervise(STANDBY)
             said = "standing by"
             until("the second driver stands by", lambda: said in run.log(STANDBY).read_text(errors="replace"))
             awaited(run, "answers beside a driver that stands by", complete(run) + AFTER)
-        at = time.time()
-        for host in trouble.hosts:
-            play(cluster, trouble.what, host)
-        if trouble.standby:
-            until("the second driver answers", lambda: run.deliveries()[-1].driver.startswith(STANDBY))
-            settled(run)
-        else:
-            until("the fault's end", lambda: time.time() - at >= trouble.lasting)
-        for host in trouble.hosts:
-            mend(cluster, trouble.what, host)
-        mended, over = True, time.time()
-        if trouble.standby:
-            until("the first driver knows", lambda: any(e["kind"] == "superseded" for e in run.told(DRIVER)))
-        settled(run)
+        faults = []
+        for name in names:
+            cluster.ready(free=False)
+            settled(run, name)
+            faults.append(suffered(cluster, run, name))
         codes = run.stop()
     except BaseException:
-        if not mended:
-            for host in trouble.hosts:
-                mend(cluster, trouble.what, host)
         for host in drivers:
             cluster.network.kill(host)
         raise
     held = run.held()
     epochs = 1 + max((event["epoch"] for event in held["events"] if event["kind"] == "answered"), default=-1)
     expected = expected_counts(Options(rate=RATE, epochs=epochs, seed=seed))
-    verdict = judged([Fault(trouble.what, trouble.hosts, at, over)], run.deliveries(), expected, epochs)
+    verdict = judged(faults, run.deliveries(), expected, epochs)
     stored = [tuple(row) for row in held["rows"]] == expected
     crashes = [event["cause"] for host in drivers for event in run.told(host) if event["kind"] == "crashed"]
-    return Told(name, verdict, stored, remaining(cluster), tuple(crashes), codes)
+    return Told(tuple(names), verdict, stored, remaining(cluster), tuple(crashes), codes)
+
+
+def suffered(cluster: Cluster, run: Run, name: str) -> Fault:
+    """A trouble comes, goes, and is got over."""
+    trouble, at = TROUBLES[name], time.time()
+    try:
+        for host in trouble.hosts:
+            play(cluster, trouble.what, host)
+        if trouble.lasting is None:
+            until("the second driver answers", lambda: run.deliveries()[-1].driver.startswith(STANDBY))
+            settled(run, name)
+        else:
+            until("the fault's end", lambda: time.time() - at >= (trouble.lasting or 0.0))
+    finally:
+        for host in trouble.hosts:
+            mend(cluster, trouble.what, host)
+    over = time.time()
+    if trouble.lasting is None:
+        until("the first driver knows", lambda: any(each["kind"] == "superseded" for each in run.told(DRIVER)))
+    settled(run, name)
+    return Fault(trouble.what, trouble.hosts, at, over)
 
 
 def complete(run: Run) -> int:
@@ -170,7 +182,7 @@ def awaited(run: Run, what: str, epochs: int) -> None:
     until(what, there, pause=0.1)
 
 
-def settled(run: Run) -> None:
+def settled(run: Run, name: str) -> None:
     """From now on some epochs in a row that were exact from the first."""
     begun = time.time()
 
@@ -182,7 +194,7 @@ def settled(run: Run) -> None:
         return bool(late) and complete(run) - 1 >= max(doubtful, first) + AFTER
 
     try:
-        until("exact answers after the fault", there, RECOVERED, 0.1)
+        until(f"{name}: exact answers", there, RECOVERED, 0.1)
     except Stuck as error:
         raise Stuck(f"{error}; {complete(run)} epochs were answered") from None
 
