@@ -62,8 +62,9 @@ class Violation:
 class Seen:
     """What readers saw of a fault, up to the next one. Seconds after it; None: it did not come to that.
 
-    ``next_s``: the first rows of an epoch of which nothing had been said. ``exact_s``: every task had answered for such
-    an epoch finally, and nothing tentative followed. ``gap_s``: the longest time without anything new.
+    ``next_s``: the first rows of an epoch of which nothing had been said; ``fidelity``: the least of any task's in that
+    answer. ``exact_s``: every task had answered for such an epoch finally, and nothing tentative followed. ``gap_s``:
+    the longest time without anything new.
     """
 
     fault: Fault
@@ -191,10 +192,15 @@ def _seen(faults: Sequence[Fault], log: Sequence[Delivery]) -> Iterable[Seen]:
             fault,
             None if first is None else first.time - fault.at,
             None if first is None else first.kind,
-            None if first is None else first.fidelity,
+            None if first is None else min(each.fidelity for each in fresh if _alike(each, first)),
             None if exact is None else exact - fault.at,
             max((b - a for a, b in pairwise(times)), default=0.0),
         )
+
+
+def _alike(one: Delivery, other: Delivery) -> bool:
+    """Whether they belong to one answer: of an epoch, final or tentative."""
+    return (one.epoch, one.kind) == (other.epoch, other.kind)
 
 
 def _exact(after: Sequence[Delivery], tasks: set[str], known: int) -> float | None:

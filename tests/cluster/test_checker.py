@@ -112,6 +112,13 @@ def test_each_fault_is_told_up_to_the_next() -> None:
     assert second.next_s == second.exact_s == pytest.approx(0.05)
 
 
+def test_an_answer_is_worth_what_its_least_part_is() -> None:
+    log = [said(epoch, task) for epoch in range(3) for task in KEYS]
+    log += [replace(said(3, task, "tentative"), fidelity=f) for task, f in zip(KEYS, (1.0, 0.5), strict=True)]
+    seen = judged([FAULT], log, EXPECTED).faults[0]
+    assert (seen.of, seen.fidelity, seen.exact_s) == ("tentative", 0.5, None)
+
+
 def test_any_one_output_taken_out_or_changed_is_noticed() -> None:
     """Of random right histories: no single output can go, come twice or have another value without a word."""
     drawn = random.Random(7)

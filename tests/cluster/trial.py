@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -140,6 +141,7 @@ def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within:
             cluster.network.kill(host)
         raise
     held = run.held()
+    (cluster.logs / f"{run.name}.json").write_text(json.dumps(held["events"]))  # to look into, if something was wrong
     epochs = 1 + max((event["epoch"] for event in held["events"] if event["kind"] == "answered"), default=-1)
     expected = expected_counts(Options(rate=RATE, epochs=epochs, seed=seed))
     verdict = judged(faults, run.deliveries(), expected, epochs)
