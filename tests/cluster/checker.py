@@ -21,12 +21,13 @@ KINDS = ("lost", "doubled", "out of order", "wrong value", "tentative without a 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``until``: when it was over; None: never."""
+    """``until``: when it was over; None: never. ``settled``: what comes later is not its doing; None: unknown."""
 
     what: str
     hosts: tuple[str, ...]
     at: float
     until: float | None = None
+    settled: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,8 @@ def _seen(faults: Sequence[Fault], log: Sequence[Delivery]) -> Iterable[Seen]:
     tasks = {each.task for each in log if each.kind == "final"}
     for fault, end in zip(ordered, ends, strict=True):
         known = max((each.epoch for each in _new(log) if each.time <= fault.at), default=-1)
-        after = [each for each in _new(log) if fault.at < each.time <= end]
+        last = end if fault.settled is None else min(end, fault.settled)
+        after = [each for each in _new(log) if fault.at < each.time <= last]
         fresh = [each for each in after if each.epoch > known]
         first = fresh[0] if fresh else None
         times = [fault.at, *(each.time for each in after)]

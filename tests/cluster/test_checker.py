@@ -112,6 +112,13 @@ def test_each_fault_is_told_up_to_the_next() -> None:
     assert second.next_s == second.exact_s == pytest.approx(0.05)
 
 
+def test_what_comes_when_a_fault_is_settled_is_not_its_doing() -> None:
+    log = [*good(), said(6, "count/0", "tentative")]
+    settled = replace(FAULT, settled=5.0)
+    assert judged([FAULT], log, EXPECTED).faults[0].exact_s is None
+    assert judged([settled], log, EXPECTED).faults[0].exact_s == 2.5
+
+
 def test_an_answer_is_worth_what_its_least_part_is() -> None:
     log = [said(epoch, task) for epoch in range(3) for task in KEYS]
     log += [replace(said(3, task, "tentative"), fidelity=f) for task, f in zip(KEYS, (1.0, 0.5), strict=True)]

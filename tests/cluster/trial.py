@@ -168,7 +168,7 @@ def suffered(cluster: Cluster, run: Run, name: str) -> Fault:
     if trouble.lasting is None:
         until("the first driver knows", lambda: any(each["kind"] == "superseded" for each in run.told(DRIVER)))
     settled(run, name)
-    return Fault(trouble.what, trouble.hosts, at, over)
+    return Fault(trouble.what, trouble.hosts, at, over, time.time())
 
 
 def complete(run: Run) -> int:
