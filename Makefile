@@ -40,7 +40,7 @@ test: setup lint
 long: setup
 	$(BIN)/python -m pytest -m long -v --ignore tests/cluster
 
-# Faults of a network, on hosts in namespaces; needs root, and says so. At most ten minutes.
+# Faults of a network, on hosts in namespaces; needs root, and says so. About ten minutes.
 test-cluster: setup
 	$(BIN)/python -m pytest tests/cluster -m "long or not long" -v -s
 
