@@ -28,6 +28,7 @@ EACH = 8
 """A group must stand for so many rows; half of it while they are combined, so that it does not go to and fro."""
 FAST, SLOW = 50_000, 32
 """So many groups in a part of a batch fit into Spark's fast map; with more, each must stand for so many rows."""
+FAILURES = 3
 PART, EMPTY, AND = "part", ".empty", " and "
 
 
@@ -60,10 +61,12 @@ class Combining:
     def __init__(self, given: Combined | None) -> None:
         self._given = given
         self._on = False
+        self._failures = 0
         self._empty: DataFrame | None = None
 
     def learn(self, rows: int, groups: int, parts: int) -> None:
         """What an epoch has shown: so many rows were read, and sent on as so many groups, from so many parts."""
+        self._failures = 0 if self._on else self._failures
         enough = groups * (EACH // 2 if self._on else EACH) <= rows
         self._on = rows >= MANY and enough and (groups <= FAST * max(1, parts) or groups * SLOW <= rows)
 
@@ -83,6 +86,12 @@ class Combining:
     def never(self) -> None:
         """Rows are to come as they are from now on."""
         self._given = None
+
+    def failed(self) -> None:
+        """A combined run was not finished: the next try does without. After some in a row, all do."""
+        self._on, self._failures = False, self._failures + 1
+        if self._failures == FAILURES:
+            self.never()
 
     def _planned(self, frame: DataFrame, given: Combined) -> tuple[DataFrame, Any] | None:
         made = given.made()

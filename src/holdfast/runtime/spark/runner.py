@@ -163,7 +163,7 @@ class SparkRunner:
             notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
         except BaseException:
             if combined is not None and self._combining is not None:
-                self._combining.never()  # whatever it was: the next try does without
+                self._combining.failed()  # nodes that were lost, most likely
             raise
         result = stages.result_of(notes, self._topology(plan.shape).task)
         if plan.ingest is not None and self._combining is not None:
