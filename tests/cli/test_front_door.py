@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -264,3 +265,11 @@ def test_a_shell_completes_commands_options_and_names(typed: str, offered: set[s
         env={**os.environ, **told},
     )  # fmt: skip
     assert set(done.stdout.split()) == offered, done.stderr
+
+
+def test_an_action_alone_is_asked_for_its_store(
+    holdfast: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = holdfast("store", "check")
+    assert done.returncode == 2 and "store check: which store? such as: holdfast store check DIR" in done.stderr

@@ -185,9 +185,9 @@ def test_a_process_that_is_killed_is_started_again_and_a_job_that_ends_is_done(
     [
         (
             "def build():\n    return None\n",
-            "must return the job that it starts, such as holdfast.start(...), got a No",
+            "must return the job that it starts, such as holdfast.start(...), got No",
         ),
-        ("build = 3\n", "a function that starts the job and returns it is needed, got a int"),
+        ("build = 3\n", "a function that starts the job and returns it is needed, got int"),
         ("def other():\n    pass\n", "has no 'build'"),
         (
             "from holdfast.errors import Invalid\ndef build():\n    raise Invalid('store x: this is a file')\n",

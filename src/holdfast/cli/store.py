@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,6 +62,8 @@ def store(
 def _asked(words: list[str]) -> tuple[Action, str]:
     """What is to be done with which store; what was typed in the other order means the same."""
     known = [each.value for each in Action]
+    if len(words) == 1 and words[0] in known and not Path(words[0]).exists():
+        raise Invalid(f"store {words[0]}: which store? such as: holdfast store {words[0]} DIR")
     if len(words) == 1:
         return Action.list, words[0]
     named = [word for word in words if word in known]

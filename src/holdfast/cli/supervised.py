@@ -86,12 +86,12 @@ def _interrupted(*_: object) -> None:
 def _built(written: str) -> Supervised:
     found = loaded(written, "job")
     if not callable(found):
-        raise Invalid(f"job {written}: a function that starts the job and returns it is needed, got a {_kind(found)}")
+        raise Invalid(f"job {written}: a function that starts the job and returns it is needed, got {_kind(found)}")
     job: Any = found()
     if not hasattr(job, "awaitTermination") or not hasattr(job, "stop"):
         raise Invalid(
             f"job {written}: the function must return the job that it starts, such as holdfast.start(...), "
-            f"got a {_kind(job)}"
+            f"got {_kind(job)}"
         )
     made: Supervised = job
     return made
