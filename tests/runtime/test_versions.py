@@ -55,6 +55,23 @@ class Folder:
         return {path.split("/")[1] for path in self.disk.paths()}
 
 
+def test_a_version_that_another_process_made_again_is_not_taken_from_memory() -> None:
+    folder = Folder()
+    folder.filled("main", 5)
+    other = folder.opened()
+    again = {"t": Change(pa.table({"k": [2], "v": [500]}), NOTHING)}  # the epoch once more, after rows were shed
+    other.commit("main", A, state_at(4).apply(again, 5), again, 4, run=9)
+    following = {"t": Change(pa.table({"k": [0], "v": [6]}), NOTHING)}
+    other.commit("main", A, state_at(4).apply(again, 5).apply(following, 6), following, 5, run=10)
+
+    def values(state: TaskState) -> dict[int, int]:
+        return {row["k"]: row["v"] for row in state["t"].to_table().to_pylist()}
+
+    assert values(folder.versions.load("main", A, 5)) == {0: 3, 1: 4, 2: 500}
+    folder.versions.hold("main", A, state_at(5), run=5)
+    assert values(folder.versions.load("main", A, 6)) == {0: 6, 1: 4, 2: 500}, "climbed from a stale one"
+
+
 def test_branches_are_apart_by_lane_fork_and_birth() -> None:
     def work(lane: str, fork: int = 0, born: int = 0) -> Work:
         return Work(A, "node-0", lane, "local", 1, 2, 2, fork=fork, born=born)  # type: ignore[arg-type]

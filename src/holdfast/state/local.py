@@ -176,6 +176,13 @@ class LocalState:
         """Epochs that files are there for, whole or not."""
         return sorted({step.epoch for step in self._steps(task)})
 
+    def made(self, task: str) -> dict[int, int]:
+        """The last run that made each version, or began to."""
+        runs: dict[int, int] = {}
+        for part in self._parts(task):
+            runs[part.epoch] = max(part.run, runs.get(part.epoch, part.run))
+        return runs
+
     def nbytes(self, task: str | None = None) -> int:
         """Bytes on disk, of one task or of all."""
         tasks = self.tasks() if task is None else [task]

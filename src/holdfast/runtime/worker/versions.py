@@ -1,7 +1,8 @@
 """The versions of task states on one node, as one process sees them: a few in memory, all of them in the node's files.
 
-Files are the truth, memory is a cache of it: another process of the node finds there what this one made. A *branch* is
-a timeline: ``main`` of primaries and replicas, so that to promote a replica is to do nothing; forks; sides.
+Files are the truth, memory is a cache of it: another process of the node finds there what this one made. A version in
+memory counts while the files say that no later run has made it again. A *branch* is a timeline: ``main`` of primaries
+and replicas, so that to promote a replica is to do nothing; forks; sides.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ class Versions:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._held: dict[tuple[str, Task], dict[int, TaskState]] = {}
+        self._held: dict[tuple[str, Task], dict[int, tuple[TaskState, int]]] = {}
+        """Each with the run that made it."""
         self._swept: tuple[int, frozenset[int]] | None = None
         self._shape: int | None = None
         self._dropped: dict[Task, int] = {}
 
     def load(self, branch: str, task: Task, epoch: int) -> TaskState:
         """A version of a branch; VersionMissing if this node does not have it whole."""
-        held = self._held.get((branch, task), {})
-        if epoch in held:
-            return held[epoch]
-        older = max((version for version in held if version < epoch), default=None)
-        state = self._local(branch).load(str(task), epoch, None if older is None else held[older])
-        self.hold(branch, task, state)
+        held, local = self._held.get((branch, task), {}), self._local(branch)
+        made = local.made(str(task))
+        valid = [version for version, (_, run) in held.items() if version <= epoch and made.get(version) == run]
+        state = local.load(str(task), epoch, held[max(valid)][0] if valid else None)
+        self.hold(branch, task, state, made.get(epoch))
         return state
 
     def begin(self, branch: str, task: Task, state: TaskState, run: int) -> None:
@@ -66,14 +67,15 @@ class Versions:
         local.forget(str(task))
         local.restore(str(task), state, run)
         self._held[branch, task] = {}
-        self.hold(branch, task, state)
+        self.hold(branch, task, state, run)
 
     def fork(self, branch: str, main: str, task: Task, epoch: int) -> TaskState:
         """A branch begins with what another has: links, not copies."""
         state = self.load(main, task, epoch)
-        self._local(main).link(str(task), self._local(branch))
+        local = self._local(branch)
+        self._local(main).link(str(task), local)
         self._held[branch, task] = {}
-        self.hold(branch, task, state)
+        self.hold(branch, task, state, local.made(str(task)).get(epoch))
         return state
 
     def commit(
@@ -81,7 +83,7 @@ class Versions:
     ) -> None:
         """Keep the next version; the first of a tentative fork may follow an older one than the last."""
         self._local(branch).save(str(task), state.epoch, changes, before, run)
-        self.hold(branch, task, state)
+        self.hold(branch, task, state, run)
 
     def trim(self, branch: str, task: Task, retain: int, newest: TaskState) -> None:
         """Let go of what is older than needed. Uploads do it for primaries; nobody else would for a replica."""
@@ -89,9 +91,12 @@ class Versions:
             self._dropped[task] = retain
             self._local(branch).drop(str(task), retain, newest)
 
-    def hold(self, branch: str, task: Task, state: TaskState) -> None:
+    def hold(self, branch: str, task: Task, state: TaskState, run: int | None = None) -> None:
+        """Keep a version at hand that this run made; without one, another form of what is at hand already."""
         held = self._held.setdefault((branch, task), {})
-        held[state.epoch] = state
+        if run is None and state.epoch not in held:
+            return
+        held[state.epoch] = state, held[state.epoch][1] if run is None else run
         for version in sorted(held)[:-HELD]:
             del held[version]
 
@@ -164,7 +169,7 @@ class Versions:
     @property
     def nbytes(self) -> int:
         """What this process holds in memory, shared parts counted as often as they are held."""
-        return sum(state.nbytes for held in self._held.values() for state in held.values())
+        return sum(state.nbytes for held in self._held.values() for state, _ in held.values())
 
     def _local(self, branch: str) -> LocalState:
         return LocalState(self._files.within(branch))
