@@ -221,9 +221,9 @@ def _same(batch: Any) -> Any:
     return batch
 
 
-def apart(*arguments: str) -> dict[str, Any]:
+def apart(*arguments: str, file: str = __file__) -> dict[str, Any]:
     """The same file in a process of its own; its last line is the answer."""
-    done = subprocess.run([sys.executable, __file__, "--one", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, file, "--one", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

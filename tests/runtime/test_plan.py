@@ -186,3 +186,27 @@ def test_payloads_are_aligned_and_read_in_place() -> None:
 def test_a_copy_of_a_block_is_the_same_block_and_order_is_by_sender() -> None:
     a, b, c = block("A/1", "B/0"), block("A/0", "B/0", piece=1), block("A/0", "B/0")
     assert once([a, b, a, c, b]) == [c, b, a]
+
+
+def test_works_of_a_place_are_dealt_over_its_cores_by_task() -> None:
+    topology = chain(1, 5)
+    nodes = {
+        "node-0": NodeInfo("0", place="p0", folder="first", cores=2),
+        "node-1": NodeInfo("0", place="p1", folder="second", cores=4),
+    }
+    both = [work("A/0", "node-0", last=4), work("A/0", "node-0", "side", first=5, last=6)]
+    works = (work("A/3", "node-0"), *both, work("A/1", "node-0"), work("A/2", "node-1"), work("A/4", "node-1"))
+    run = Run(0, "replay", works, buffers={task("A/9"): ("node-0", 3, 4)})
+    plan = lay_out(topology, run, nodes, span(dict.fromkeys(range(3, 7), 1)))
+
+    slots = [
+        (slot.place, slot.core, [str(each.task) for each in slot.works], len(slot.kept)) for slot in plan.levels[0]
+    ]
+    assert slots == [
+        ("p0", 0, ["A/3", "A/0", "A/0"], 1),
+        ("p0", 1, ["A/1"], 0),
+        ("p1", 0, ["A/2"], 0),
+        ("p1", 1, ["A/4"], 0),
+    ]
+    assert plan.receivers[task("A/0")] == (0, ((0, 3, 4), (0, 5, 6)))
+    assert plan.places == ("p0", "p1", "p0", "p1", "p1", "p1")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,23 @@ def keyed(batch: pa.Table) -> pa.Table:
     return pa.table({"key": pc.cast(pc.bit_wise_and(batch["value"], KEYS - 1), pa.int64())})
 
 
-def counts() -> Pipeline:
+def counts(tasks: int = 2) -> Pipeline:
     count = op.aggregate({"key": pa.int64()}, count=op.count())
     return Pipeline(
         op.source("rows", keyed, parallelism=2),
-        op.step("counts", count, op.stream("rows", key="key"), parallelism=2),
+        op.step("counts", count, op.stream("rows", key="key"), parallelism=tasks),
     )
+
+
+def counted(epochs: int) -> list[tuple[int, int, int]]:
+    """(epoch, key, count) of what on_executors.py runs, by a plain loop."""
+    counts: Counter[int] = Counter()
+    answers = []
+    for epoch in range(epochs):
+        keys = [value & (KEYS - 1) for value in range(epoch * ROWS, (epoch + 1) * ROWS)]
+        counts.update(keys)
+        answers += [(epoch, key, counts[key]) for key in sorted(set(keys))]
+    return answers
 
 
 class Trial:

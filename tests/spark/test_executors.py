@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from commands import DEADLINE, final_counts, running
-from on_executors import KEYS, ROWS
+from on_executors import counted
 
 from holdfast.cli import main
 from holdfast.cli.run import INTERRUPTED
@@ -107,17 +106,6 @@ def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is
     rows = sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
     done = [e["epoch"] for e in events if e["kind"] == "answered"]
     assert rows == counted(max(done) + 1)
-
-
-def counted(epochs: int) -> list[tuple[int, int, int]]:
-    """(epoch, key, count) of what on_executors.py runs, by a plain loop."""
-    counts: Counter[int] = Counter()
-    answers = []
-    for epoch in range(epochs):
-        keys = [value & (KEYS - 1) for value in range(epoch * ROWS, (epoch + 1) * ROWS)]
-        counts.update(keys)
-        answers += [(epoch, key, counts[key]) for key in sorted(set(keys))]
-    return answers
 
 
 @pytest.fixture

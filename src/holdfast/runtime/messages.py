@@ -198,8 +198,8 @@ Instruction = (
 class NodeInfo:
     """A node that is there. ``incarnation``: another one under the same name has nothing of what was there before.
 
-    ``domain``: what fails together with it; itself when empty. The coordinator reads these two; ``host``, ``folder``
-    and ``place`` are for those who carry its word out.
+    ``domain``: what fails together with it; itself when empty. The coordinator reads these two; ``host``, ``folder``,
+    ``place`` and ``cores``, how many works can be done there at once, are for those who carry its word out.
     """
 
     incarnation: str
@@ -207,6 +207,7 @@ class NodeInfo:
     host: str = ""
     folder: str = ""
     place: str = ""
+    cores: int = 1
 
 
 @dataclass(frozen=True, slots=True)

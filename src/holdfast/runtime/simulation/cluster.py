@@ -43,7 +43,9 @@ class Node:
     stalled: float = 0.0
     speed: float = 1.0
     busy: int = 0
-    worker: Worker | None = None
+    cores: int = 1
+    workers: dict[int, Worker] = field(default_factory=dict)
+    """Its processes. Which of them gets a task, nobody can say."""
 
     @property
     def folder(self) -> str:
@@ -61,11 +63,14 @@ class SimulatedBatch:
 class SimulatedNodes:
     """``replace``: a new node comes so many seconds after one was lost; None: nobody does."""
 
-    def __init__(self, world: Environment, timing: Timing, domains: Mapping[str, str], replace: float | None) -> None:
+    def __init__(
+        self, world: Environment, timing: Timing, domains: Mapping[str, str], replace: float | None, cores: int = 1
+    ) -> None:
         self.world = world
         self.timing = timing
         self.domains = domains
         self.replace = replace
+        self.cores = cores
         self.here: dict[str, Node] = {}
         self._lives: dict[str, int] = {}
 
@@ -74,12 +79,13 @@ class SimulatedNodes:
         for name in names:
             if name not in self.here or not self.here[name].alive:
                 life = self._lives[name] = self._lives.get(name, -1) + 1
-                self.here[name] = Node(name, str(life), self.domains.get(name, name), Disk(lambda: self.world.now))
+                disk = Disk(lambda: self.world.now)
+                self.here[name] = Node(name, str(life), self.domains.get(name, name), disk, cores=self.cores)
 
     def look(self) -> Mapping[str, NodeInfo]:
         now = self.world.now
         return {
-            name: NodeInfo(node.incarnation, node.domain, name, node.folder, name)
+            name: NodeInfo(node.incarnation, node.domain, name, node.folder, name, node.cores)
             for name, node in sorted(self.here.items())
             if (node.alive or now < node.seen_until) and not now > node.seen_until
         }
@@ -93,7 +99,7 @@ class SimulatedNodes:
             node = self.here[name]
             node.alive = False
             node.seen_until = min(node.seen_until, self.world.now + self.timing.detect)
-            node.disk, node.worker = Disk(lambda: self.world.now), None
+            node.disk, node.workers = Disk(lambda: self.world.now), {}
         if gone and self.replace is not None:
             self.world.after(self.replace, lambda: self.boot(gone))
 
@@ -138,7 +144,7 @@ class SimulatedNodes:
         """The driver is gone, and with it what ran for it: whoever is alive comes back with nothing."""
         alive = [name for name, node in self.here.items() if node.alive]
         for name in alive:
-            self.here[name].alive, self.here[name].disk, self.here[name].worker = False, Disk(), None
+            self.here[name].alive, self.here[name].disk, self.here[name].workers = False, Disk(), {}
         self.boot(alive)
 
     def close(self) -> None: ...
@@ -286,11 +292,12 @@ class SimulatedRunner:
             self._next_level(run)
 
     def _worker(self, node: Node) -> Worker:
-        if node.worker is None:
+        process = self._random.randrange(node.cores) if node.cores > 1 else 0
+        if process not in node.workers:
             disk = node.disk
             folders = lambda folder: disk.files(node.name, folder)  # noqa: E731
-            node.worker = Worker(self.context, self._store(node.name), folders)
-        return node.worker
+            node.workers[process] = Worker(self.context, self._store(node.name), folders)
+        return node.workers[process]
 
     def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
         now, here = self._nodes.world.now, self._nodes.here

@@ -50,6 +50,7 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
         mishaps=_mishaps(Random(f"{seed} mishaps"), span),
         late_listing=draw.choice((0.0, 0.0, 0.0, 0.04)),
         answer_within=Random(f"{seed} late").choice((None, float("inf"), 0.05, 0.3, 1.0)),
+        cores=Random(f"{seed} cores").choice((1, 1, 1, 2, 3)),
     )
 
 
@@ -269,6 +270,8 @@ def simpler(schedule: FaultSchedule) -> list[FaultSchedule]:
         found.append(replace(schedule, mishaps=schedule.mishaps[:number] + schedule.mishaps[number + 1 :]))
     if schedule.answer_within != float("inf"):
         found.append(replace(schedule, answer_within=float("inf")))
+    if schedule.cores > 1:
+        found.append(replace(schedule, cores=1))
     if schedule.late_listing:
         found.append(replace(schedule, late_listing=0.0))
     if schedule.replans:

@@ -112,6 +112,8 @@ class FaultSchedule:
     """Names are listed so many seconds after they were written."""
     answer_within: float | None = None
     """Seconds after which an epoch is late; None: by what is usual."""
+    cores: int = 1
+    """Of every node: so many of its works go on at once, in as many processes."""
     seed: int = 0
     longest: float = 1e6
     """Virtual seconds after which the simulation is given up."""
@@ -146,7 +148,7 @@ class FaultSchedule:
             f"scalings: {[(at, f'{name} to {to}') for at, name, to in self.scalings] or 'none'}, "
             f"parallel recovery: {settings.parallel_recovery}, rebalance: {settings.rebalance}, "
             f"standby: {settings.standby}",
-            f"answer within: {self.answer_within}",
+            f"answer within: {self.answer_within}, cores: {self.cores}",
             f"drains: {[(at, list(nodes)) for at, nodes in self.drains] or 'none'}",
             f"domains: {dict(self.domains) or 'none'}",
             f"faults: {print_faults(self.faults) or 'none'}",

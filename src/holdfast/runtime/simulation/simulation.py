@@ -126,7 +126,7 @@ class Simulation:
         self.world = Environment()
         self.random = Random(schedule.seed)
         self.disk = Disk(lambda: self.world.now, late=schedule.late_listing)
-        self.nodes = SimulatedNodes(self.world, schedule.timing, schedule.domains, schedule.replace)
+        self.nodes = SimulatedNodes(self.world, schedule.timing, schedule.domains, schedule.replace, schedule.cores)
         self.recorder = MemoryRecorder(record)
         self.watchers: list[Watcher] = []
         self.delivered: list[tuple[int, Output]] = []

@@ -128,12 +128,13 @@ class Executors:
 
     def __init__(self, context: SparkContext, root: Path, domains: Domains | None = None) -> None:
         self._domains = domains or Domains()
-        self.warm: Callable[[str], str] | None = None
+        self.warm: Callable[[str, int], str] | None = None
         self.clean: Callable[[Sequence[str]], None] | None = None
         self._context = context
         self._root = root
         self._jsc: Any = context._jsc.sc()
-        self._hosts: dict[str, str] = {}
+        self._seats: dict[str, tuple[str, int]] = {}
+        """Each executor's host, and how many tasks it runs at once."""
         self._known: dict[str, str] = {}
         self._warming: dict[str, float] = {}
         self._ready: set[str] = set()
@@ -158,8 +159,9 @@ class Executors:
         self._begun |= bool(self._known)
         domains = self._domains.of({name: self._host(executor) for name, executor in self._known.items()})
         return {
-            name: NodeInfo(executor, domains[name], self._host(executor), self._folder(name), self._location(executor))
+            name: NodeInfo(executor, domains[name], host, self._folder(name), self._location(executor), cores)
             for name, executor in self._known.items()
+            for host, cores in [self._seat(executor)]
         }
 
     def refused(self) -> Sequence[str]:
@@ -178,7 +180,7 @@ class Executors:
         assert self.warm is not None
         wrong = ""
         with contextlib.suppress(Exception):  # one that died meanwhile, or a context that is being closed
-            wrong = self.warm(self._location(executor))
+            wrong = self.warm(self._location(executor), self._seat(executor)[1])
         if wrong:
             self._refused[executor] = wrong
             self._untold.append(f"executor {executor} on {wrong}")
@@ -195,12 +197,16 @@ class Executors:
         return f"{EXECUTOR}{self._host(executor)}_{executor}"
 
     def _host(self, executor: str) -> str:
-        if executor not in self._hosts:
+        return self._seat(executor)[0]
+
+    def _seat(self, executor: str) -> tuple[str, int]:
+        if executor not in self._seats:
             listed = self._jsc.statusStore().executorList(True)
             for number in range(listed.size()):
                 summary = listed.apply(number)
-                self._hosts[str(summary.id())] = str(summary.hostPort()).rpartition(":")[0]
-        return self._hosts.get(executor, HOME)
+                host = str(summary.hostPort()).rpartition(":")[0]
+                self._seats[str(summary.id())] = host, max(1, int(summary.maxTasks()))
+        return self._seats.get(executor, (HOME, 1))
 
     def _folder(self, node: str) -> str:
         return str(self._root / f"{node}.{self._known[node]}")

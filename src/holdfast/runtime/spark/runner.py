@@ -21,6 +21,7 @@ from holdfast.runtime.spark.checkpoint_process import CheckpointProcess
 from holdfast.runtime.spark.combining import Combining
 from holdfast.runtime.spark.exchange import Exchange, Stage
 from holdfast.runtime.spark.nodes import location
+from holdfast.runtime.spark.pools import join_pool
 from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
 from holdfast.runtime.spark.source import Batch
 from holdfast.runtime.worker.plan import RunPlan
@@ -50,6 +51,7 @@ class SparkRunner:
         self._schema = b""
         """Of every batch, in Arrow, known with the first; and which threads were told its session's settings."""
         self._told: set[str] = set()
+        self._pooled: set[str] = set()
         self._combining: Combining | None = None
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
@@ -82,14 +84,14 @@ class SparkRunner:
         """Nodes that share one process are slow or well together."""
         return self._asking.silent(self._group(run), places)
 
-    def warm(self, at: str) -> str:
-        """Let an executor run a task of each kind, so that it has its Python process and all it loads at first.
+    def warm(self, at: str, cores: int = 1) -> str:
+        """Let an executor run tasks of each kind, so that it has its Python processes and all they load at first.
 
         What is wrong with it in one line, if it does not see the store; else nothing.
         """
         stage = stages.Warm(self._context.job, self._broadcast)
-        level = self._exchange.shuffle(self._exchange.located([at]), stage, 1, [at])
-        return "".join(part.decode() for part in self._exchange.collect(level, stage))
+        level = self._exchange.shuffle(self._exchange.located([at] * cores), stage, cores, [at] * cores)
+        return next((part.decode() for part in self._exchange.collect(level, stage) if part), "")
 
     def clean(self, places: Sequence[str]) -> None:
         """What the job left on these executors' machines goes."""
@@ -113,6 +115,9 @@ class SparkRunner:
     def _submit(self, thread: str, group: str, what: str, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def job() -> None:
             try:
+                if thread not in self._pooled:
+                    join_pool(self._spark.sparkContext, thread)
+                    self._pooled.add(thread)
                 self._spark.sparkContext.setJobGroup(group, what, interruptOnCancel=False)
                 result = work()
             except HoldfastError as error:
@@ -134,7 +139,7 @@ class SparkRunner:
         combined = None
         if plan.ingest is not None:
             assert isinstance(batch, Batch)
-            at = [each for place in plan.places if (each := location(place)) is not None]
+            at = [each for place in dict.fromkeys(plan.places) if (each := location(place)) is not None]
             # Not by nodes that have only just come: their first Python task takes long.
             if plan.kind not in self._told:
                 self._told.add(plan.kind)
@@ -150,8 +155,10 @@ class SparkRunner:
             whole = combined is None
             stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark, whole)
         else:
-            level = self._exchange.located([location(place) for place in plan.places])
-            partitions = len(plan.places)
+            parts = sum(len(epoch.pieces) for epoch in plan.journal)
+            places = plan.places[: max(1, parts)]
+            level = self._exchange.located([location(place) for place in places])
+            partitions = len(places)
             stage = stages.ReadJournal(job, context, plan, partitions)
         stage = self._affine(stage, plan, 0, partitions)
         bare = plan.without_journal()

@@ -1,7 +1,8 @@
 """How a run is laid out: levels of slots, each slot a bundle of works at one place, and where every block must go.
 
-Pure. Few, full slots: a Spark task in Python costs ten milliseconds before it does anything. Which epochs a run may
-read, and from which files, comes from one place alone: the ``JournalSpan`` that the journal gave.
+Pure. Few, full slots, as many as a place has cores: a Spark task in Python costs ten milliseconds before it does
+anything. Which epochs a run may read, and from which files, comes from one place alone: the ``JournalSpan`` that the
+journal gave.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ class KeptOutput:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one Spark task does at one place: these works, and these kept outputs to be read."""
+    """What one Spark task does at one place: these works, and these kept outputs to be read.
+
+    ``core``: the slots of a level at one place are numbered, and the works of a task keep to a number while the place
+    has the same tasks, so that they can meet the process again that has its state.
+    """
 
     place: str
     works: tuple[Work, ...] = ()
     kept: tuple[KeptOutput, ...] = ()
+    core: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class RunPlan:
     allowed: int | None = None
     """Rows that the batch may keep; what is beyond is shed."""
     places: tuple[str, ...] = ()
-    """Where anything can run at all: what is read back is dealt over them."""
+    """Where anything can run at all, as often as there are cores: what is read back is dealt over them."""
     kind: RunKind = "replay"
 
     @property
@@ -123,11 +129,12 @@ def lay_out(
     allowed: int | None = None,
     leaving: Collection[str] = (),
 ) -> RunPlan:
-    """Put the works and kept outputs of a run into slots, one for each level and place.
+    """Put the works and kept outputs of a run into slots, at most one for each level and core of a place.
 
     ``leaving``: nodes on which nothing is read that need not be.
     """
     depth = depths(topology)
+    cores = {info.place: info.cores for info in nodes.values()}
     filled: dict[int, dict[str, tuple[list[Work], list[KeptOutput]]]] = {}
     for work in run.works:
         place = nodes[work.node].place
@@ -136,9 +143,14 @@ def lay_out(
         kept = KeptOutput(task, node, first, last)
         filled.setdefault(depth[task.operator], {}).setdefault(nodes[node].place, ([], []))[1].append(kept)
     levels = tuple(
-        tuple(Slot(place, tuple(works), tuple(kept)) for place, (works, kept) in sorted(filled[level].items()))
+        tuple(
+            slot
+            for place, (works, kept) in sorted(filled[level].items())
+            for slot in _dealt(place, works, kept, cores[place])
+        )
         for level in sorted(filled)
     )
+    reading = sorted({info.place for name, info in nodes.items() if name not in leaving and name not in run.avoid})
     return RunPlan(
         run.number,
         levels,
@@ -153,9 +165,20 @@ def lay_out(
         run.shape,
         run.settled,
         allowed,
-        tuple(sorted({info.place for name, info in nodes.items() if name not in leaving and name not in run.avoid})),
+        tuple(place for number in range(max(cores.values(), default=0)) for place in reading if number < cores[place]),
         run.kind,
     )
+
+
+def _dealt(place: str, works: Sequence[Work], kept: Sequence[KeptOutput], cores: int) -> list[Slot]:
+    """The works of a level at one place, dealt over its cores; those of a task stay together and in their order."""
+    tasks = sorted({work.task for work in works})
+    count = max(1, min(cores, len(tasks)))
+    core = {task: number % count for number, task in enumerate(tasks)}
+    return [
+        Slot(place, tuple(work for work in works if core[work.task] == number), () if number else tuple(kept), number)
+        for number in range(count)
+    ]
 
 
 def _receivers(
