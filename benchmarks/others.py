@@ -2,7 +2,6 @@
 
     .venv/bin/python benchmarks/others.py                        # both queries, three turns; about 15 minutes
     .venv/bin/python benchmarks/others.py --system bytewax --query keyed-count --repeat 1
-    .venv/bin/python benchmarks/others.py --real-time            # only: whether Spark's real-time mode starts here
 
 The others are installed from PyPI, once, each into an environment of its own (``--environments``); one that cannot be
 installed is left out, and why is said. Their programs are others_flink.py and others_bytewax.py; every answer is held
@@ -16,7 +15,7 @@ What is the same: the rows, the answer, two cores. What is not:
 - Flink keeps state on the heap and makes an exactly-once checkpoint every ten seconds, Bytewax a snapshot every ten
   seconds; Structured Streaming and Holdfast make every batch durable before the next.
 - Flink and Bytewax handle rows as they come, Flink's keyed count in mini-batches of a second: their latency is far less
-  than that of a micro-batch, and is not measured here.
+  than that of a micro-batch, and is not measured here (latency.py has Spark's real-time mode).
 - Rows per second of Flink include the start of the job in a warm JVM. Bytewax runs the user's Python for each row, and
   gets fewer rows.
 """
@@ -43,7 +42,7 @@ from measuring import Record, say, shown, spread, written
 HERE = Path(__file__).resolve().parent
 NEEDS = {"flink": "apache-flink==2.3.0", "bytewax": "bytewax==0.21.1"}
 QUERIES = {"keyed-count": "stride-count", "word-frequency": "word-frequency"}
-FEWER = {"keyed-count": 20, "word-frequency": 50}
+FEWER = {"keyed-count": 20, "word-frequency": 100}
 """Of the rows that the others get, Bytewax gets one in so many."""
 SECONDS = 12
 """Of event time in the texts of word frequency."""
@@ -154,26 +153,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def real_time() -> str:
-    """Whether a query starts in Spark's real-time mode, from each source that is here; what Spark says if not."""
-    from holdfast.runtime.spark.shipping import first_cause
-
-    spark, said = throughput.session(), []
-    for source in ("rate", "rate-micro-batch"):
-        rows = spark.readStream.format(source).load()
-        try:
-            with tempfile.TemporaryDirectory(prefix="holdfast-real-time-") as folder:
-                writing = rows.writeStream.format("console").outputMode("update").trigger(realTime="5 seconds")
-                query = writing.option("checkpointLocation", folder).start()
-                query.awaitTermination(20)
-                query.stop()
-            said.append(f"{source}: it runs")
-        except Exception as error:  # whatever Spark says is what is wanted
-            said.append(f"{source}: {first_cause(error)}")
-    spark.stop()
-    return "\n".join(said)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--query", choices=list(QUERIES), action="append")
@@ -182,14 +161,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=15, help="the others get as many rows as are in the warm ones")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "holdfast" / "bench")
-    parser.add_argument("--real-time", action="store_true", help="only: whether Spark's real-time mode starts here")
     parser.add_argument("--json", type=Path, help="write what was found here")
     asked = parser.parse_args()
     if asked.repeat < 1 or asked.batches <= throughput.SKIPPED:
         parser.error(f"--repeat must be at least 1, --batches above {throughput.SKIPPED}")
-    if asked.real_time:
-        print(real_time())
-        return
     systems = asked.system or [*limit.SYSTEMS, *NEEDS]
     pythons: dict[str, Path] = {}
     missing: dict[str, str] = {}

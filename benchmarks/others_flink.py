@@ -32,7 +32,7 @@ SETTINGS = {
 COUNT = "SELECT key, COUNT(*) AS n FROM (SELECT MOD(number * {stride}, {keys}) AS key FROM numbers) GROUP BY key"
 WORDS = """
     SELECT CAST(window_start AS STRING), word, COUNT(*) AS n
-    FROM TABLE(HOP(TABLE words, DESCRIPTOR(at), INTERVAL '5' SECONDS, INTERVAL '30' SECONDS))
+    FROM TABLE(HOP(TABLE words, DESCRIPTOR(seen), INTERVAL '5' SECONDS, INTERVAL '30' SECONDS))
     GROUP BY window_start, window_end, word
 """
 
@@ -62,11 +62,11 @@ def keyed_count(made: Any, rows: int, given: dict[str, Any]) -> str:
 
 
 def word_frequency(made: Any, texts: Path, given: dict[str, Any]) -> str:
-    made.execute_sql(f"""CREATE TEMPORARY TABLE texts (number BIGINT, text STRING,
-        at AS TO_TIMESTAMP_LTZ(number * 1000 / {given["rate"]}, 3), WATERMARK FOR at AS at) WITH (
+    made.execute_sql(f"""CREATE TEMPORARY TABLE texts (number BIGINT, line STRING,
+        seen AS TO_TIMESTAMP_LTZ(number * 1000 / {given["rate"]}, 3), WATERMARK FOR seen AS seen) WITH (
         'connector' = 'filesystem', 'path' = '{texts.as_uri()}', 'format' = 'csv')""")
     made.execute_sql("""CREATE TEMPORARY VIEW words AS
-        SELECT at, word FROM texts CROSS JOIN UNNEST(SPLIT(TRIM(text), ' ')) AS each (word)""")
+        SELECT seen, word FROM texts CROSS JOIN UNNEST(SPLIT(TRIM(line), ' ')) AS split (word)""")
     for name, where in (
         ("answers", "'connector' = 'blackhole'"),
         ("files", f"'connector' = 'filesystem', 'path' = '{(texts.parent / 'out').as_uri()}', 'format' = 'csv'"),

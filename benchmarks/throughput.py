@@ -39,12 +39,12 @@ STRIDE = 7_919
 SKIPPED = 5
 
 
-def session() -> Any:
+def session(master: str = "local[2]") -> Any:
     from holdfast.runtime.spark import spark_session
 
     rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     return spark_session(
-        "local[2]",
+        master,
         settings={
             "spark.driver.memory": "6g",
             "spark.sql.session.timeZone": "UTC",
