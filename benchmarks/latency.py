@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 import throughput
-from measuring import Record, say, shown, spreads, written
+from measuring import Record, check, say, shown, spreads, written
 
 SYSTEMS = {"real-time": "real-time mode", "structured": "micro-batches", "holdfast": "Holdfast"}
 PATIENCE = 60.0
@@ -106,8 +106,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(asked.one[0], int(asked.one[1]), int(asked.one[2]))))
         return
-    if not 0 <= asked.skip < asked.rows or asked.repeat < 1:
-        parser.error(f"--skip must be below --rows ({asked.rows}), --repeat at least 1")
+    check(parser, asked, "skip", "rows")
     record = Record("latency.py", sys.argv[1:])
     runs: dict[str, list[dict[str, Any]]] = {system: [] for system in asked.system or SYSTEMS}
     for turn in range(asked.repeat):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import throughput
-from measuring import Record, say, shown, spreads, written
+from measuring import Record, check, say, shown, spreads, written
 
 SYSTEMS = ("polars", "arrow", "structured", "holdfast")
 TEXTS = 20
@@ -69,10 +69,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write what was found here")
     asked = parser.parse_args()
-    if not 0 <= asked.skip < asked.batches:
-        parser.error(f"--skip must be below --batches ({asked.batches}), got {asked.skip}")
-    if asked.repeat < 1:
-        parser.error(f"--repeat must be at least 1, got {asked.repeat}")
+    check(parser, asked, "skip", "batches")
     record, rows = Record("limit.py", sys.argv[1:]), []
     heads = "".join(f"{f'{system}, rows/s':>36}" for system in SYSTEMS)
     print(f"{'query':<16}{'rows':>10}{heads}{'times':>10}{'of arrow':>10}{'of polars':>10}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -36,7 +38,8 @@ class Record:
     """What a command measured, when and where. ``pause`` is called between measurements, while none of ours runs."""
 
     def __init__(self, command: str, words: list[str]) -> None:
-        self._command = " ".join([f"benchmarks/{command}", *words])
+        paths = re.compile(r" --(json|environments)[ =]\S+")  # where things lie is nobody's business
+        self._command = paths.sub("", " ".join([f"benchmarks/{command}", *words]))
         self._began = time.monotonic()
         self._others: list[float] = []
 
@@ -68,6 +71,18 @@ def written(path: Path | None, document: dict[str, Any]) -> None:
         other = path.with_name(f".{path.name}.new")
         other.write_text(text, encoding="utf-8")
         other.replace(path)
+
+
+def check(parser: argparse.ArgumentParser, asked: argparse.Namespace, skip: str, total: str) -> None:
+    """Refuses counts below one, and measurements of which nothing would be left."""
+    for name in ("repeat", "rows", total):
+        given = getattr(asked, name, None)
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None and value < 1:
+                parser.error(f"--{name} must be at least 1, got {value}")
+    left_out, of = getattr(asked, skip), getattr(asked, total)
+    if not 0 <= left_out < of:
+        parser.error(f"--{skip} must be below --{total} ({of}), got {left_out}")
 
 
 def say(text: str) -> None:

@@ -37,7 +37,7 @@ import polars as pl
 import limit
 import throughput
 from holdfast.workloads import Options, workload
-from measuring import Record, say, shown, spread, written
+from measuring import Record, check, say, shown, spread, written
 
 HERE = Path(__file__).resolve().parent
 NEEDS = {"flink": "apache-flink==2.3.0", "bytewax": "bytewax==0.21.1"}
@@ -159,12 +159,12 @@ def main() -> None:
     parser.add_argument("--system", choices=[*NEEDS, *limit.SYSTEMS], action="append")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows a batch; words of a batch for word-frequency")
     parser.add_argument("--batches", type=int, default=15, help="the others get as many rows as are in the warm ones")
+    parser.add_argument("--skip", type=int, default=throughput.SKIPPED, help="batches that are left out at first")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "holdfast" / "bench")
     parser.add_argument("--json", type=Path, help="write what was found here")
     asked = parser.parse_args()
-    if asked.repeat < 1 or asked.batches <= throughput.SKIPPED:
-        parser.error(f"--repeat must be at least 1, --batches above {throughput.SKIPPED}")
+    check(parser, asked, "skip", "batches")
     systems = asked.system or [*limit.SYSTEMS, *NEEDS]
     pythons: dict[str, Path] = {}
     missing: dict[str, str] = {}
@@ -179,7 +179,7 @@ def main() -> None:
     print(f"{'query':<16}{'system':>14}{'rows/s':>36}  answer")
     for query in asked.query or list(QUERIES):
         size = asked.rows // (limit.TEXTS if query == "word-frequency" else 1)
-        total = size * (asked.batches - throughput.SKIPPED)
+        total = size * (asked.batches - asked.skip)
         runs: dict[str, list[dict[str, Any]]] = {each: [] for each in systems if each not in missing}
         for turn in range(asked.repeat):
             for system, found_of in runs.items():
@@ -189,7 +189,7 @@ def main() -> None:
                 elif system == "bytewax":
                     one = bytewax(pythons[system], query, max(SECONDS, total // FEWER[query]))
                 else:
-                    words = (QUERIES[query], str(size), str(asked.batches), "parquet", "10", str(throughput.SKIPPED))
+                    words = (QUERIES[query], str(size), str(asked.batches), "parquet", "10", str(asked.skip))
                     one = throughput.apart(system, *words)
                 found_of.append(one)
                 say(f"{query}, turn {turn + 1}/{asked.repeat}: {system} {one['rows_per_second']:,.0f} rows/s")

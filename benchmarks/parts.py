@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import throughput
-from measuring import Record, say, shown, spread, written
+from measuring import Record, check, say, shown, spread, written
 
 ROWS = 1_000_000
 PARTS = {
@@ -81,8 +81,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(handed_over(*asked.one)))
         return
-    if not 0 <= asked.skip < asked.batches or asked.repeat < 1:
-        parser.error(f"--skip must be below --batches ({asked.batches}), --repeat at least 1")
+    check(parser, asked, "skip", "batches")
     record = Record("parts.py", sys.argv[1:])
     turns: list[dict[str, Any]] = [turn(asked.batches, asked.skip, record) for _ in range(asked.repeat)]
     rows = [{"part": part, "turns": asked.repeat, "cpu": spread(each[part] for each in turns)} for part in PARTS]
