@@ -55,7 +55,7 @@ picture: $(READY)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
 # README's table and those of docs/performance.md, measured again; about a quarter of an hour on a quiet machine.
-# One of them: make figures ONLY=others (PyFlink and Bytewax, ten minutes). All of it in short: scripts/figures --quick
+# Apart from it: make figures ONLY=latency, ONLY=others (PyFlink and Bytewax), ONLY=failover. Also scripts/figures --quick
 figures: setup
 	$(BIN)/python scripts/figures $(if $(ONLY),--only $(ONLY))
 

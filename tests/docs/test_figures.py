@@ -34,8 +34,9 @@ def test_tables_are_those_of_the_json(figures: Any, page: str) -> None:
     assert figures.filled(text) == text, f"{page}: scripts/figures --tables writes other tables"
 
 
-def test_every_table_stands_somewhere(figures: Any) -> None:
+def test_every_table_stands_somewhere_and_all_but_failover_were_measured_so(figures: Any) -> None:
     assert {name for page in figures.PAGES for name in names(page)} == figures.TABLES.keys()
+    assert figures.RUNS.keys() - {path.stem for path in figures.KEPT.glob("*.json")} <= {"failover"}
 
 
 def test_a_page_whose_table_differs_is_noticed(figures: Any) -> None:
