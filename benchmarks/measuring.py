@@ -45,6 +45,7 @@ class Record:
 
     def pause(self, seconds: float = 0.5) -> None:
         """Looks how much of the machine others take."""
+        time.sleep(seconds)  # what ran last may still be ending
         before = _ticks()
         time.sleep(seconds)
         busy, idle = (now - then for now, then in zip(_ticks(), before, strict=True))
