@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLASSES := .venv/spark.jsa
 
-.PHONY: demo test test-cluster long docs-blocks lint fuzz fuzz-queries fuzz-stores picture setup java clean
+.PHONY: demo test test-cluster long docs-blocks figures lint fuzz fuzz-queries fuzz-stores picture setup java clean
 .DEFAULT_GOAL := test
 
 setup: $(READY) java $(CLASSES)
@@ -53,6 +53,11 @@ picture: $(READY)
 	@test -n "$(RUN)" || { echo "name a run's folder: make picture RUN=/tmp/holdfast-demo-..." >&2; exit 2; }
 	@$(BIN)/holdfast report $(RUN)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
+
+# README's table and those of docs/performance.md, measured again; about a quarter of an hour on a quiet machine.
+# Apart from it: make figures ONLY=latency, ONLY=others (PyFlink and Bytewax), ONLY=failover. Also scripts/figures --quick
+figures: setup
+	$(BIN)/python scripts/figures $(if $(ONLY),--only $(ONLY))
 
 # A night of failure schedules, with seeds that no test run uses: make fuzz COUNT=100000 FIRST=1000000
 COUNT ?= 100000

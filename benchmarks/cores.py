@@ -92,7 +92,7 @@ def main() -> None:
         for number in range(given.rounds):
             for layout in LAYOUTS:
                 print(f"{work}: round {number + 1} of {given.rounds}, {layout}", file=sys.stderr, flush=True)
-                found[layout].append(apart(layout, work, str(given.jobs), file=__file__)["median"])
+                found[layout].append(apart(layout, work, str(given.jobs), script=__file__)["median"])
         print(f"{work}, {given.jobs} job{'s' * (given.jobs > 1)}: seconds of a batch, median (least to most)")
         for layout, medians in found.items():
             executors, cores = layout.split(",")

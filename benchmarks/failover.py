@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from measuring import Record, spreads, written
 from standalone import LOOPBACK, NODES, executors, kill, standalone
 
 
@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of the matrix: so many inputs")
     parser.add_argument("--rate", type=int, default=5000, help="of the matrix: rows an epoch")
     parser.add_argument("--no-replicas", action="store_true", help="of the matrix: only without replicas")
+    parser.add_argument("--json", type=Path, help="write what was found here; not of the matrix")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     for option, value in (("--seeds", asked.seeds), ("--rate", asked.rate), ("--repeat", asked.repeat)):
@@ -210,18 +211,21 @@ def main() -> None:
         return
     heads = ("cluster", "keys", "system", "next answer", "fidelity", "exact", "answer ratio", "exact ratio")
     print("".join(f"{head:>16}" for head in heads))
+    record, lines = Record("failover.py", sys.argv[1:]), []
     for cluster in asked.cluster or ["standalone", "local-cluster"]:
         for keys in asked.keys or [100_000, 2_000_000]:
             rows = max(20_000, keys // 10)
             found: dict[str, dict[str, float]] = {}
+            spread_of: dict[str, dict[str, dict[str, float]]] = {}
             for system in ("structured", "holdfast"):
-                runs = [
-                    apart(system, cluster, str(keys), str(rows), "13", str(asked.replicas)) for _ in range(asked.repeat)
-                ]
-                found[system] = {
-                    what: statistics.median([run[what] if run[what] is not None else 90.0 for run in runs])
-                    for what in ("answer", "exact", "fidelity")
-                }
+                runs = []
+                for _ in range(asked.repeat):
+                    record.pause()
+                    run = apart(system, cluster, str(keys), str(rows), "13", str(asked.replicas))
+                    runs.append({name: 90.0 if value is None else value for name, value in run.items()})
+                spread_of[system] = spreads(runs, "answer", "exact", "fidelity")
+                found[system] = {what: each["median"] for what, each in spread_of[system].items()}
+            lines.append({"cluster": cluster, "keys": keys, "turns": asked.repeat, "systems": spread_of})
             for system, times in found.items():
                 ratio = {what: found["structured"][what] / times[what] for what in ("answer", "exact")}
                 cells = [
@@ -236,6 +240,7 @@ def main() -> None:
                     "".join(f"{cell:>16}" for cell in [*cells, f"{ratio['answer']:.1f}x", f"{ratio['exact']:.1f}x"]),
                     flush=True,
                 )
+    written(asked.json, record.to_json(lines))
 
 
 if __name__ == "__main__":

@@ -30,16 +30,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import source_alone
+from measuring import Record, spreads, written
+
 KEYS = 100_000
+STRIDE = 7_919
+"""Keys of ``stride-count``, which is keyed-count with keys that any system can compute: ``value * STRIDE % KEYS``."""
 SKIPPED = 5
 
 
-def session() -> Any:
+def session(master: str = "local[2]") -> Any:
     from holdfast.runtime.spark import spark_session
 
     rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     return spark_session(
-        "local[2]",
+        master,
         settings={
             "spark.driver.memory": "6g",
             "spark.sql.session.timeZone": "UTC",
@@ -50,15 +55,21 @@ def session() -> Any:
     )
 
 
-def keyed_stream(spark: Any, rows: int) -> Any:
+def keyed_stream(spark: Any, rows: int, of: str = f"xxhash64(value), {KEYS}") -> Any:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    return stream.selectExpr(f"pmod(xxhash64(value), {KEYS}) AS key")
+    return stream.selectExpr(f"pmod({of}) AS key")
 
 
 def word_stream(spark: Any, rows: int) -> Any:
     from holdfast.workloads import Options, workload
 
     return workload("word-frequency").stream(spark, Options(rate=rows, seed=1))
+
+
+def stream_of(spark: Any, query: str, rows: int) -> Any:
+    if query == "stride-count":
+        return keyed_stream(spark, rows, f"value * {STRIDE}, {KEYS}")
+    return (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
 
 
 def holdfast_pipeline(query: str) -> Any:
@@ -83,7 +94,7 @@ def holdfast_pipeline(query: str) -> Any:
 def structured(query: str, stream: Any) -> Any:
     from pyspark.sql import functions as F
 
-    if query == "keyed-count":
+    if query != "word-frequency":
         return stream.groupBy("key").count()
     words = stream.withWatermark("time", "0 seconds").select(
         "time", F.explode(F.split(F.trim("text"), " ")).alias("word")
@@ -93,8 +104,12 @@ def structured(query: str, stream: Any) -> Any:
 
 def measure(system: str, query: str, rows: int, batches: int, sink: str, every: int, skip: int) -> dict[str, Any]:
     """One system on one query: seconds of each batch, and the CPU that all its processes took for a million rows."""
+    if system == "polars":
+        import polars_alone
+
+        return polars_alone.measure(query, rows, batches, skip, KEYS, STRIDE)
     spark = session()
-    stream = (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
+    stream = stream_of(spark, query, rows)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     written: list[float] = []
 
@@ -120,12 +135,18 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         writer.resilience(nodes=2, parallelism=2, checkpoint_every=every)
         job = writer.option("checkpointLocation", str(folder / "store")).start()
         running = query_of(job)
+    elif system in source_alone.WAYS:
+        running = source_alone.start(stream, system, str(folder / "checkpoint"), rows)
     else:
         writing = structured(query, stream).writeStream.outputMode("update")
         writing = writing.foreachBatch(write) if sink == "parquet" else writing.format("noop")
         running = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
     progress = (lambda: len(written)) if system == "plain" else (lambda: len(running.recentProgress))
     marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, progress, [skip, batches])]
+    if system in source_alone.WAYS and (error := running.exception()) is not None:
+        from holdfast.runtime.spark.shipping import first_cause
+
+        sys.exit(f"{system}: {first_cause(error)}")
     if system == "holdfast":
         job.awaitTermination()
     elif system == "plain":
@@ -221,9 +242,9 @@ def _same(batch: Any) -> Any:
     return batch
 
 
-def apart(*arguments: str, file: str = __file__) -> dict[str, Any]:
-    """The same file in a process of its own; its last line is the answer."""
-    done = subprocess.run([sys.executable, file, "--one", *arguments], capture_output=True, text=True, check=False)
+def apart(*arguments: str, script: str = __file__) -> dict[str, Any]:
+    """The same file, or another, in a process of its own; its last line is the answer."""
+    done = subprocess.run([sys.executable, script, "--one", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -240,10 +261,14 @@ def main() -> None:
     parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
+    parser.add_argument("--repeat", type=int, default=1, help="of --idle")
+    parser.add_argument("--json", type=Path, help="of --idle: write what was found here")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if not 0 <= asked.skip < asked.batches:
         parser.error(f"--skip must be below --batches ({asked.batches}), got {asked.skip}")
+    if asked.repeat < 1:
+        parser.error(f"--repeat must be at least 1, got {asked.repeat}")
     if asked.one:
         if asked.one[0] == "idle":
             print(json.dumps(idle(int(asked.one[1]))))
@@ -252,8 +277,12 @@ def main() -> None:
             print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every), int(skip))))
         return
     if asked.idle:
-        found = apart("idle", str(asked.batches + 20))
-        print(f"an idle epoch through four levels: median {found['median']:.3f} s, most {found['most']:.3f} s")
+        record, runs = Record("throughput.py", sys.argv[1:]), []
+        for _ in range(asked.repeat):
+            record.pause()
+            runs.append(found := apart("idle", str(asked.batches + 20)))
+            print(f"an idle epoch through four levels: median {found['median']:.3f} s, most {found['most']:.3f} s")
+        written(asked.json, record.to_json([{"turns": asked.repeat, **spreads(runs, "median", "most")}]))
         return
     if asked.checkpoints:
         compare_checkpoints(asked.rows or [1_000_000], asked.batches * 2, asked.sink)

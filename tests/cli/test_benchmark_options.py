@@ -23,6 +23,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("hosts.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("hosts.py --answer-within soon", "--answer-within 'soon': a time is needed, such as 500ms, 2s"),
         ("store_requests.py --epochs 1", "--epochs must be at least 4, got 1"),
+        ("limit.py --repeat 0", "--repeat must be at least 1, got 0"),
+        ("limit.py --rows 0", "--rows must be at least 1, got 0"),
+        ("limit.py --batches 4", "--skip must be below --batches (4), got 5"),
+        ("others.py --batches 5", "--skip must be below --batches (5), got 5"),
+        ("parts.py --skip 25", "--skip must be below --batches (25), got 25"),
+        ("latency.py --rows 0", "--rows must be at least 1, got 0"),
+        ("throughput.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
     ],
 )

@@ -68,7 +68,8 @@ def options_of(program: Path) -> frozenset[str]:
 
 @cache
 def options_of_any() -> frozenset[str]:
-    programs = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "src/holdfast/runtime/simulation/fuzzing.py"]
+    others = (ROOT / "src/holdfast/runtime/simulation/fuzzing.py", ROOT / "scripts/figures")
+    programs = [*(ROOT / "benchmarks").glob("*.py"), *others]
     parameters = [each for name in COMMANDS for each in loaded(name).params]
     ours = [option for each in parameters for option in (*each.opts, *each.secondary_opts)]
     return frozenset(ours).union(EVERYWHERE, *map(options_of, programs))

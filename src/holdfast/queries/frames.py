@@ -1,8 +1,8 @@
 """Arrow rows as a DataFrame. ``createDataFrame`` puts up to 48 MB into the plan itself, as a relation of rows.
 
-Every rule of Spark's optimizer then walks through all of them, and every task has its share sent as Java objects: for
-100,000 groups that was a third of what a batch of a million rows cost. Few rows are right there, since Spark computes
-what stands above them without a job; many become partitions of record batches.
+Every rule of Spark's optimizer then walks through all of them, and every task has its share sent as Java objects
+(``benchmarks/parts.py`` has what that costs). Few rows are right there, since Spark computes what stands above them
+without a job; many become partitions of record batches.
 """
 
 from __future__ import annotations

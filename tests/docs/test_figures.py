@@ -1,0 +1,73 @@
+"""The tables of README and docs/performance.md say what the JSON of the benchmarks says, in docs/figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blocks import ROOT
+
+
+@pytest.fixture(scope="module")
+def figures() -> Any:
+    loader = SourceFileLoader("figures", str(ROOT / "scripts" / "figures"))
+    spec = spec_from_loader("figures", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def names(page: str) -> list[str]:
+    return re.findall(r"<!-- figures: ([\w-]+) -->", (ROOT / page).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+def test_tables_are_those_of_the_json(figures: Any, page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert page in figures.PAGES and names(page) and text.count("<!-- end -->") == len(names(page))
+    assert figures.filled(text) == text, f"{page}: scripts/figures --tables writes other tables"
+
+
+def test_every_table_stands_somewhere_and_all_but_failover_were_measured_so(figures: Any) -> None:
+    assert {name for page in figures.PAGES for name in names(page)} == figures.TABLES.keys()
+    assert figures.RUNS.keys() - {path.stem for path in figures.KEPT.glob("*.json")} <= {"failover"}
+
+
+def test_a_page_whose_table_differs_is_noticed(figures: Any) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    changed = re.sub(r"(<!-- figures: readme -->\n.*?\d)", r"\g<1>1", text, count=1, flags=re.S)
+    assert changed != text and figures.filled(changed) == text
+
+
+def test_a_table_shows_spread_shares_and_whether_others_were_at_work(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(median: float) -> dict[str, dict[str, float]]:
+        speed = {"median": median, "least": median - 1000, "most": median + 1000}
+        return {"rows_per_second": speed, "cpu": {"median": 0.7, "least": 0.7, "most": 0.7}}
+
+    systems = {"polars": found(4e7), "arrow": found(5e6), "structured": found(1e6), "holdfast": found(2.5e6)}
+    row = {"query": "keyed-count", "rows": 1_000_000, "turns": 3, "systems": systems}
+    document = {"command": "benchmarks/limit.py", "date": "2026-01-02", "cores": 2, "memory_gib": 24, "others": 0.31,
+                "quiet": False, "rows": [row]}  # fmt: skip
+    for name in ("keyed-count", "word-frequency"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    monkeypatch.setattr(figures, "KEPT", tmp_path)
+    told = figures.limits()
+    assert "2026-01-02, 2 cores, 24 GiB, busy: other work took 31% of it, 3 turns; median (least-most)" in told
+    cells = told.splitlines()[-1].split(" | ")
+    assert cells[1] == "1,000,000" and cells[4] == "1,000 (999-1,000)" and cells[6:] == ["2.5", "50%", "6% |"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "figures").glob("*.json")), ids=lambda path: path.stem)
+def test_what_is_kept_is_small_and_names_no_machine(figures: Any, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    document = json.loads(text)
+    assert path.stem in figures.RUNS and document["rows"] and len(text) < 20_000
+    assert not re.search(r'"/|/home|/tmp|/root|host', text)
