@@ -24,6 +24,9 @@ from holdfast.runtime.domains import Domains
 from holdfast.runtime.messages import NodeInfo
 from holdfast.runtime.spark.folders import let_go
 
+REJOIN, SELDOM = 5.0, 60.0
+"""An executor that was given up is tried again after so many seconds, each next time after twice as many, up to a
+minute."""
 WARM_WITHIN = 30.0
 """An executor that has not run a task within so many seconds counts all the same."""
 EXECUTOR = "executor_"
@@ -105,6 +108,9 @@ class LogicalNodes:
         for node in gone:
             shutil.rmtree(self._folder(node), ignore_errors=True)
 
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        self.kill(name for name, life in nodes if str(self._lives[name]) == life)
+
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
         _known(node, self._names)
@@ -123,7 +129,8 @@ class Executors:
 
     ``warm``: runs something on an executor (given as a location) before it counts as a node, and says what is wrong
     with it, if anything is. Its first Python task takes seconds, and no epoch has to wait for that. Where everybody was
-    lost, who comes counts at once. ``clean``: clears up on the machines of these locations.
+    lost, who comes counts at once. One that was given up counts again when it has run
+    something. ``clean``: clears up on the machines of these locations.
     """
 
     def __init__(self, context: SparkContext, root: Path, domains: Domains | None = None) -> None:
@@ -140,6 +147,8 @@ class Executors:
         self._refused: dict[str, str] = {}
         self._untold: list[str] = []
         self._released: set[str] = set()
+        self._given_up: dict[str, tuple[int, float]] = {}
+        """How often, and until when nothing is asked of it."""
         self._begun = False
 
     def look(self) -> Mapping[str, NodeInfo]:
@@ -147,6 +156,7 @@ class Executors:
         for name in [name for name, executor in self._known.items() if executor not in alive]:
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
+        nobody = nobody and not self._given_up.keys() >= set(alive)
         for executor in alive:
             if (
                 executor not in self._known.values()
@@ -158,7 +168,9 @@ class Executors:
         self._begun |= bool(self._known)
         domains = self._domains.of({name: self._host(executor) for name, executor in self._known.items()})
         return {
-            name: NodeInfo(executor, domains[name], self._host(executor), self._folder(name), self._location(executor))
+            name: NodeInfo(
+                self._life(executor), domains[name], self._host(executor), self._folder(name), self._location(executor)
+            )
             for name, executor in self._known.items()
         }
 
@@ -170,15 +182,21 @@ class Executors:
         if self.warm is None or executor in self._ready:
             return True
         if executor not in self._warming:
+            if time.monotonic() < self._given_up.get(executor, (0, 0.0))[1]:
+                return False
             self._warming[executor] = time.monotonic()
             threading.Thread(target=self._warm_up, args=(executor,), name="holdfast-warm", daemon=True).start()
-        return time.monotonic() - self._warming[executor] > WARM_WITHIN
+        return time.monotonic() - self._warming[executor] > WARM_WITHIN and executor not in self._given_up
 
     def _warm_up(self, executor: str) -> None:
         assert self.warm is not None
         wrong = ""
-        with contextlib.suppress(Exception):  # one that died meanwhile, or a context that is being closed
+        try:
             wrong = self.warm(self._location(executor))
+        except Exception:  # one that died meanwhile, that cannot work yet, or a context that is being closed
+            if executor in self._given_up:
+                self._set_aside(executor)
+                return
         if wrong:
             self._refused[executor] = wrong
             self._untold.append(f"executor {executor} on {wrong}")
@@ -194,6 +212,10 @@ class Executors:
     def _location(self, executor: str) -> str:
         return f"{EXECUTOR}{self._host(executor)}_{executor}"
 
+    def _life(self, executor: str) -> str:
+        times, _ = self._given_up.get(executor, (0, 0.0))
+        return f"{executor}.{times}" if times else executor
+
     def _host(self, executor: str) -> str:
         if executor not in self._hosts:
             listed = self._jsc.statusStore().executorList(True)
@@ -203,7 +225,7 @@ class Executors:
         return self._hosts.get(executor, HOME)
 
     def _folder(self, node: str) -> str:
-        return str(self._root / f"{node}.{self._known[node]}")
+        return str(self._root / f"{node}.{self._life(self._known[node])}")
 
     def executor(self, node: str) -> str:
         _known(node, list(self._known))
@@ -237,6 +259,19 @@ class Executors:
         with contextlib.suppress(Exception):  # py4j wraps whatever the master throws; then they stay, without work
             self._jsc.requestTotalExecutors(len(self._alive()), 0, self._no_hosts)
             self._jsc.schedulerBackend().killExecutors(ids, False, False, True)
+
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        """Its executor stays, and is tried again later: what it holds is of no use to the next incarnation."""
+        for name, life in nodes:
+            if name in self._known and self._life(self._known[name]) == life:
+                self._set_aside(self._known.pop(name))
+
+    def _set_aside(self, executor: str) -> None:
+        times = self._given_up.get(executor, (0, 0.0))[0] + 1
+        pause = min(SELDOM, REJOIN * 2.0 ** min(times - 1, 30))
+        self._given_up[executor] = (times, time.monotonic() + pause)
+        self._ready.discard(executor)
+        self._warming.pop(executor, None)
 
     def kill(self, nodes: Iterable[str]) -> None:
         processes = {node: self.process(node) for node in nodes}

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.driver.ports import Failed, RunResult
+from holdfast.runtime.driver.ports import Failed, RunResult, Silence
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
@@ -78,9 +78,12 @@ class SparkRunner:
         """It is tried again under the same name, so only what is under way is called off."""
         self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
 
-    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
         """Nodes that share one process are slow or well together."""
         return self._asking.silent(self._group(run), places)
+
+    def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        return self._asking.failing(self._group(run), places)
 
     def warm(self, at: str) -> str:
         """Let an executor run a task of each kind, so that it has its Python process and all it loads at first.
