@@ -17,23 +17,27 @@ from holdfast.runtime.messages import AnswerLate, RunBroken
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
-MUTE = 2.0
-"""Seconds after which who says nothing is given up, counted from when it was first found out; no less than ``within``
-says for an epoch."""
-LATE = 3.0
-"""Who is only slow has so many, counted from when others had answered in its place; no less than twice that."""
+PATIENCE = 2.0
+"""Seconds after which who says nothing is given up, counted from when it was first found out; who is only slow, from
+when others had answered in its place, if half of what an epoch has is not more."""
+MUTE, TIMES = 3, 2
+"""Who speaks now and then is given up too, when it was asked so often in vain, and so many times as often as any
+other."""
 FAILURES = 2
 """Runs in a row that may fail by one node."""
 
 
 class GivingUp:
-    """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``proven``: when it was
-    known that others had done its work. ``failures``: runs in a row that each node broke.
+    """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``mute``: how often each
+    was asked in vain, ``first``: when that began. ``proven``: when it was known that others had done all of it.
+    ``failures``: runs in a row that each node broke.
     """
 
     def __init__(self) -> None:
         self.epoch = -1
         self.since: dict[str, float] = {}
+        self.mute: Counter[str] = Counter()
+        self.first: dict[str, float] = {}
         self.stood_in = -1
         self.proven: float | None = None
         self.failures: Counter[str] = Counter()
@@ -61,19 +65,29 @@ class GivingUp:
             case Lost(nodes):
                 for name in nodes:
                     self.since.pop(name, None)
+                    self.mute.pop(name, None)
+                    self.first.pop(name, None)
                     self.failures.pop(name, None)
 
     def _note(self, late: AnswerLate) -> None:
         if late.epoch != self.epoch:
-            self.epoch, self.since, self.proven = late.epoch, {}, None
+            self.epoch, self.since, self.first, self.proven = late.epoch, {}, {}, None
+            self.mute.clear()
+        self.mute.update(late.mute)
+        self.first = {**dict.fromkeys(late.mute, late.seconds), **self.first}
         self.since = {name: self.since.get(name, late.seconds) for name in late.silent}
         if self.proven is None and self.stood_in == late.epoch:
             self.proven = late.seconds
 
     def _stuck(self, late: AnswerLate) -> set[str]:
-        mute, slow = max(MUTE, late.within), max(LATE, 2 * late.within)
-        stuck = {name for name in late.mute if late.seconds - self.since[name] >= mute}
+        stuck = {name for name in late.mute if late.seconds - self.since[name] >= PATIENCE}
+        if late.mute:
+            (worst, times), *rest = self.mute.most_common(2)
+            often = times >= max([MUTE, *(TIMES * each for _, each in rest)])
+            if worst in late.mute and often and late.seconds - self.first[worst] >= PATIENCE:
+                stuck.add(worst)
         if self.proven is not None:
+            slow = max(PATIENCE, late.within / 2)
             began = {name: max(since, self.proven) for name, since in self.since.items()}
             stuck |= {name for name, since in began.items() if late.seconds - since >= slow}
         return stuck

@@ -39,8 +39,6 @@ class StandingIn:
         match told:
             case AnswerLate() if told.epoch == parts.answering.pending and told.epoch > parts.answering.head:
                 self.late = told
-                if (stopgap := parts.runs.of("stopgap")) and any(work.node in told.mute for work in stopgap.works):
-                    yield CancelRun(stopgap.number)  # another fell silent: those who are left can do it
                 if self.told == (told.epoch, told.silent):
                     return
                 self.told = (told.epoch, told.silent)

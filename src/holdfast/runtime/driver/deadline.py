@@ -24,7 +24,7 @@ FIRST = 5
 TIMES, MARGIN, HALF = 2.5, 1.0, 0.5
 """An epoch has so many times what is usual, or so many seconds more, or half as much more, if that is less or more."""
 LEAST = 1.0
-AGAIN = 0.5
+AGAIN = 0.25
 """Seconds until it is asked again."""
 ASKING = 0.5
 """To find out who is silent takes so long: it is begun so much before the time is up."""

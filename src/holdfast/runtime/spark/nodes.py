@@ -38,6 +38,13 @@ def location(place: str) -> str | None:
     return place if place.startswith(EXECUTOR) else None
 
 
+def locations(context: SparkContext) -> list[str]:
+    """Of all executors that are there; none where driver and executor are one process."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    found = {str(each.id()): str(each.hostPort()) for each in (listed.apply(n) for n in range(listed.size()))}
+    return [f"{EXECUTOR}{at.rpartition(':')[0]}_{name}" for name, at in sorted(found.items()) if name.isdigit()]
+
+
 class LogicalNodes:
     """Nodes that share one local Spark process; failing one drops its state. Replacements come when asked for."""
 
