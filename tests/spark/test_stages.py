@@ -16,7 +16,7 @@ Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
 STAGES: dict[str, Made] = {
     "warm": lambda context: stages.Warm("job", context),
     "clean": lambda context: stages.Clean("job", context),
-    "save": lambda context: stages.Save("job", context, [[]]),
+    "save": lambda context: stages.Save("job", context, [[]], ["slot-0"]),
     "journal": lambda context: stages.ReadJournal(
         "job", context, SimpleNamespace(journal=(), levels=((),), spread=lambda blocks, level: []), 1
     ),

@@ -281,13 +281,13 @@ class Report:
 
     ``damaged``: the durable checkpoint it was to start from is not whole; ``CheckpointLost`` must be told first.
     ``unusable``: the store took nothing more; the run is to be repeated, after a while. ``unfit``: the node's own disk
-    did not.
+    did not. ``misplaced``: it was run where the node's states are not, so it was not begun; the run is to be repeated.
     """
 
     task: Task
     lane: Lane
     node: str
-    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "unfit", "failed"]
+    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "unfit", "misplaced", "failed"]
     reached: int
     rows_in: int = 0
     rows_out: int = 0

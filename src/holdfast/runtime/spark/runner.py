@@ -186,7 +186,7 @@ class SparkRunner:
             return Saved({}, {})
         if self._process is not None:
             return self._process.save([upload for place in order for upload in uploads[place]])
-        stage = stages.Save(self._context.job, self._broadcast, [uploads[place] for place in order])
+        stage = stages.Save(self._context.job, self._broadcast, [uploads[place] for place in order], order)
         located = self._exchange.located([location(place) for place in order])
         return Saved.of([Saved.from_json(json.loads(part)) for part in self._exchange.collect(located, stage)])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -41,6 +42,7 @@ from holdfast.state import Store, Writer
 from holdfast.state.files import Files
 
 J = TypeVar("J", bound=Job)
+_log = logging.getLogger("holdfast")
 ASKED_EVERY = 5.0
 """Seconds between two looks for requests in a store by URL."""
 
@@ -223,6 +225,7 @@ def _warm(spark: SparkSession) -> None:
     def work() -> None:
         with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
             warm(spark)
+            _log.warning("ready to take over")
 
     threading.Thread(target=work, name="holdfast-warm", daemon=True).start()
 
