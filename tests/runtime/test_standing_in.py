@@ -216,6 +216,20 @@ def test_a_node_that_breaks_run_after_run_is_given_up() -> None:
     assert driver.only(GiveUp).nodes == (("node-1", "2"),) and driver.records("nodes lost")[0]["cause"] == "failing"
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["another host is well", "all have one disk"])
+def test_a_node_whose_own_disk_is_full_is_given_up_where_another_has_one(beside: bool) -> None:
+    driver = two_nodes(capacity=1000.0)
+    for name, info in driver.seen.items():
+        driver.seen[name] = replace(info, host="one" if beside else name)
+    driver.parts.members.nodes.update(driver.seen)
+    driver.arrive(5)
+    run = driver.only(Run)
+    full = [driver.report(work, "unfit" if work.node == "node-1" else "committed") for work in run.works]
+    driver.done(run, *full)
+    assert [each.nodes for each in driver.of(GiveUp)] == ([] if beside else [(("node-1", "2"),)])
+    assert driver.parts.runs.of("epoch") is not None, "it is tried again"
+
+
 # In virtual time, over the whole shell
 
 

@@ -24,7 +24,8 @@ TRIES = 3
 
 
 class StandingIn:
-    """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of which the history knows.
+    """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of whom; ``recorded``: the
+    history knows of these in that epoch.
     ``stood_in``: the newest epoch for which somebody stood in; once is enough. ``tried``: how often it was tried of
     which epoch.
     """
@@ -32,6 +33,7 @@ class StandingIn:
     def __init__(self) -> None:
         self.late: AnswerLate | None = None
         self.told: tuple[int, frozenset[str]] = (-1, frozenset())
+        self.recorded: frozenset[str] = frozenset()
         self.stood_in = -1
         self.tried = (-1, 0)
 
@@ -39,9 +41,11 @@ class StandingIn:
         match told:
             case AnswerLate() if told.epoch == parts.answering.pending and told.epoch > parts.answering.head:
                 self.late = told
-                if self.told == (told.epoch, told.silent):
-                    return
+                known = self.recorded if self.told[0] == told.epoch else None
                 self.told = (told.epoch, told.silent)
+                if known is not None and told.silent <= known:
+                    return
+                self.recorded = told.silent | (known or frozenset())
                 where = {"silent": sorted(told.silent), "alive": len(parts.members.nodes)}
                 yield record("answer late", epoch=told.epoch, seconds=round(told.seconds, 3), **where)
             case Committed(run) if run.epoch is not None:
