@@ -14,7 +14,7 @@ from holdfast.runtime.worker.versions import Saved
 
 Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
 STAGES: dict[str, Made] = {
-    "warm": lambda context: stages.Warm("job", context),
+    "warm": lambda context: stages.Warm("job", context, "slot-0"),
     "clean": lambda context: stages.Clean("job", context),
     "save": lambda context: stages.Save("job", context, [[]], ["slot-0"]),
     "journal": lambda context: stages.ReadJournal(

@@ -25,7 +25,7 @@ class Asking:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._asked: dict[str, threading.Event] = {}
+        self._asked: dict[str, tuple[threading.Thread, threading.Event]] = {}
 
     def silent(self, group: str, places: Sequence[str]) -> dict[str, Silence]:
         """Of these places, those for which the Spark job of this group has to wait."""
@@ -53,12 +53,14 @@ class Asking:
     def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:
         """Those whose process says nothing at all. A dump of its threads is the one thing that any executor gives."""
         for executor in executors:
-            if executor not in self._asked or self._asked[executor].is_set():
-                heard = self._asked[executor] = threading.Event()
-                name = f"holdfast-ask-{executor}"
-                threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True).start()
+            if executor not in self._asked or not self._asked[executor][0].is_alive():
+                heard, name = threading.Event(), f"holdfast-ask-{executor}"
+                asking = threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True)
+                self._asked[executor] = (asking, heard)
+                asking.start()
         until = time.monotonic() + ANSWER
-        return frozenset(each for each in executors if not self._asked[each].wait(max(0.0, until - time.monotonic())))
+        heard_of = {each: self._asked[each][1] for each in executors}
+        return frozenset(each for each, said in heard_of.items() if not said.wait(max(0.0, until - time.monotonic())))
 
     def _ask(self, executor: str, heard: threading.Event) -> None:
         scala: Any = self._context._jsc.sc()

@@ -90,7 +90,7 @@ class SparkRunner:
 
         What is wrong with it in one line, if it does not see the store; else nothing.
         """
-        stage = stages.Warm(self._context.job, self._broadcast)
+        stage = stages.Warm(self._context.job, self._broadcast, at)
         level = self._exchange.shuffle(self._exchange.located([at]), stage, 1, [at])
         return "".join(part.decode() for part in self._exchange.collect(level, stage))
 

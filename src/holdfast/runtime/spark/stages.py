@@ -89,9 +89,12 @@ class Warm:
 
     job: str
     context: Broadcast[bytes]
+    place: str
 
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
+        if wrong := misplaced(self.place):
+            raise Misplaced(wrong)  # another's answer says nothing of this one
         worker = worker_of(self.job, self.context)
         try:
             worker.store.check_marker(worker.context.marker)
