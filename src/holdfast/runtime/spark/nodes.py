@@ -193,7 +193,9 @@ class Executors:
                 return False
             self._warming[executor] = time.monotonic()
             threading.Thread(target=self._warm_up, args=(executor,), name="holdfast-warm", daemon=True).start()
-        return time.monotonic() - self._warming[executor] > WARM_WITHIN and executor not in self._given_up
+        if executor in self._given_up:
+            return False
+        return time.monotonic() - self._warming[executor] > WARM_WITHIN
 
     def _warm_up(self, executor: str) -> None:
         assert self.warm is not None
