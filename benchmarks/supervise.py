@@ -92,7 +92,7 @@ def taken_over(folder: Path, lease: float, cold: bool) -> tuple[float, float]:
         if not cold:
             stack.enter_context(host(job, lease, log))
             until = time.monotonic() + DEADLINE
-            while "standing by" not in log.read_text():
+            while "ready to take over" not in log.read_text():
                 if time.monotonic() > until:
                     raise SystemExit(f"the second does not stand by:\n{log.read_text()[-2000:]}")
                 time.sleep(0.02)

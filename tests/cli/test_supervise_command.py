@@ -181,29 +181,39 @@ def test_a_process_that_is_killed_is_started_again_and_a_job_that_ends_is_done(
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "kinds", "words"),
     [
         (
             "def build():\n    return None\n",
+            ["started", "refused"],
             "must return the job that it starts, such as holdfast.start(...), got No",
         ),
-        ("build = 3\n", "a function that starts the job and returns it is needed, got int"),
-        ("def other():\n    pass\n", "has no 'build'"),
+        ("build = 3\n", ["refused"], "a function that starts the job and returns it is needed, got int"),
+        ("def other():\n    pass\n", ["refused"], "has no 'build'"),
+        ("raise ValueError('no folder')\n", ["refused"], "fails: ValueError: no folder"),
         (
             "from holdfast.errors import Invalid\ndef build():\n    raise Invalid('store x: this is a file')\n",
+            ["started", "refused"],
             "store x: this is a file",
         ),
     ],
-    ids=["none", "value", "name", "invalid"],
+    ids=["none", "value", "name", "fails", "invalid"],
 )
 def test_what_the_user_got_wrong_is_not_tried_again(
-    supervised: Callable[..., Supervised], text: str, words: str
+    supervised: Callable[..., Supervised], text: str, kinds: list[str], words: str
 ) -> None:
     one = supervised(text)
     assert one.ended() == 2
-    assert one.kinds() == ["started", "refused"]
+    assert one.kinds() == kinds, "what was never begun is not called started"
     told = one.said()
     assert words in told and told.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "holdfast", "supervise", str(tmp_path / "none.py:build")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 2 and not done.stdout
+    assert "no such file" in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_stream_that_failed_is_started_again(supervised: Callable[..., Supervised]) -> None:

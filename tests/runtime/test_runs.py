@@ -16,6 +16,7 @@ from holdfast.runtime.messages import (
     EpochArrived,
     EpochJournalled,
     Halt,
+    Record,
     Report,
     Run,
     RunBroken,
@@ -104,6 +105,19 @@ def test_a_store_that_takes_nothing_is_waited_for() -> None:
         assert not any(isinstance(each, Halt) for each in end(parts, run, report(A), report(B, "unusable")))
         run = parts.runs.start("epoch", [A, B], parts, epoch=6, ingest=6)
     assert run.attempt == 0
+
+
+def test_what_spark_runs_elsewhere_is_told_and_repeated_after_pauses_as_often_as_it_takes() -> None:
+    parts, run = at_six()
+    for tries in range(PATIENCE + 3):
+        assert run.attempt == tries
+        said = end(parts, run, report(A), report(B, "misplaced"))
+        assert only(Record, said).fields["tasks"] == ["B/0"] and "Halt" not in kinds(said)
+        assert not list(parts.runs.check(parts))
+        run = parts.runs.start("epoch", [A, B], parts, epoch=6, ingest=6)
+    heard(parts.answering, EpochJournalled(6), parts)
+    end(parts, run, report(A), report(B))
+    assert parts.runs.start("epoch", [A, B], parts, epoch=7, ingest=7).attempt == 0
 
 
 def test_success_forgives_those_who_took_part_and_nobody_else() -> None:

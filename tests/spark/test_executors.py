@@ -17,6 +17,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from commands import DEADLINE, final_counts, running
+from misplacing import ENOUGH, EPOCHS
 from on_executors import counted
 
 from holdfast.cli import main
@@ -47,7 +48,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
         "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
-        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 7s",
+        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 3s",
         "--answer-within", "1500ms",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip
@@ -106,6 +107,20 @@ def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is
     rows = sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
     done = [e["epoch"] for e in events if e["kind"] == "answered"]
     assert rows == counted(max(done) + 1)
+
+
+@pytest.mark.long
+def test_a_session_that_waits_for_no_place_goes_on_correctly_and_says_so(tmp_path: Path) -> None:
+    folder, program = tmp_path / "misplaced", Path(__file__).with_name("misplacing.py")
+    with running(str(folder), program=[sys.executable, str(program)]) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, err[-3000:]
+    told = json.loads(out)
+    assert len(told) >= ENOUGH and all("spark.locality.wait" in each["message"] for each in told)
+    assert all("\n" not in each["message"] and each["tasks"] for each in told)
+    table = read_output(folder, "final")
+    rows = sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True))
+    assert rows == counted(EPOCHS)
 
 
 @pytest.fixture

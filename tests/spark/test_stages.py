@@ -14,9 +14,9 @@ from holdfast.runtime.worker.versions import Saved
 
 Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
 STAGES: dict[str, Made] = {
-    "warm": lambda context: stages.Warm("job", context),
+    "warm": lambda context: stages.Warm("job", context, "slot-0"),
     "clean": lambda context: stages.Clean("job", context),
-    "save": lambda context: stages.Save("job", context, [[]]),
+    "save": lambda context: stages.Save("job", context, [[]], ["slot-0"]),
     "journal": lambda context: stages.ReadJournal(
         "job", context, SimpleNamespace(journal=(), levels=((),), spread=lambda blocks, level: []), 1
     ),

@@ -118,6 +118,8 @@ class Display:
                 self._tell(event, f"epoch {event['epoch']} waits for {', '.join(event['silent'])}")
             case "stood in":
                 self._tell(event, f"answered without {', '.join(event['silent'])}: fidelity {event['fidelity']:.3f}")
+            case "misplaced":
+                self._tell(event, f"{', '.join(event['tasks'])}: {event['message']}")
             case "store unusable":
                 self._tell(event, f"waiting for the store: {event['message']}")
             case "store usable":

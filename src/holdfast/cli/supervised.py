@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,7 +52,9 @@ def attempt(written: str, telling: Telling) -> int:
     # As long as there is no job it is raised wherever it comes, also in a word to the JVM: nothing has begun yet.
     signal.signal(signal.SIGTERM, _interrupted)
     try:
-        job = _built(written)
+        build = _found(written)
+        telling.tell("started")
+        job = _built(build, written)
         telling.tell("running")
         _listen(job, telling)
         job.awaitTermination()
@@ -83,11 +86,16 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _built(written: str) -> Supervised:
+def _found(written: str) -> Callable[[], Any]:
     found = loaded(written, "job")
     if not callable(found):
         raise Invalid(f"job {written}: a function that starts the job and returns it is needed, got {_kind(found)}")
-    job: Any = found()
+    build: Callable[[], Any] = found
+    return build
+
+
+def _built(build: Callable[[], Any], written: str) -> Supervised:
+    job = build()
     if not hasattr(job, "awaitTermination") or not hasattr(job, "stop"):
         raise Invalid(
             f"job {written}: the function must return the job that it starts, such as holdfast.start(...), "

@@ -138,8 +138,7 @@ class Supervisor:
         os.close(lifeline)
         if self._asked is not None:
             self._pass_on()  # it was asked for while the child was being made
-        self._say("started", {"process": child.pid})
-        heard = _Heard(os.fdopen(reading, "rb"), self._say)
+        heard = _Heard(os.fdopen(reading, "rb"), child.pid, self._say)
         code = child.wait()
         ended = time.monotonic()
         _clear_group(child.pid)
@@ -165,9 +164,10 @@ class Supervisor:
 
 
 class _Heard:
-    """What a child tells, passed on as it comes."""
+    """What a child tells, passed on as it comes. It has started when it has found the function that starts its job."""
 
-    def __init__(self, lines: IO[bytes], say: Say) -> None:
+    def __init__(self, lines: IO[bytes], process: int, say: Say) -> None:
+        self._process = process
         self.cause = ""
         self.running: float | None = None
         self._lines = lines
@@ -187,6 +187,8 @@ class _Heard:
                     if kind == "failed":
                         self.cause = event["cause"]
                         continue
+                    if kind == "started":
+                        event["process"] = self._process
                     if kind == "running":
                         self.running = time.monotonic()
                     self._say(kind, event)

@@ -83,6 +83,8 @@ def _line(event: Mapping[str, Any], began: bool) -> tuple[str, str, str]:
         case "stood in":
             told = f"{names(event['silent'])} say nothing; the others answer with fidelity {event['fidelity']:.3f}"
             return "failures", f"epoch {event['epoch']} is answered without them", told
+        case "misplaced":
+            return "failures", f"{names(event['tasks'])} were sent elsewhere", event["message"]
         case "missing":
             return "failures", f"state of {event['task']} is missing", f"on {event['node']}: {event['message']}"
         case "mute":

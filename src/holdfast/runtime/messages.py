@@ -170,6 +170,16 @@ class ReleaseNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """These nodes, by name and incarnation, are lost though they may be alive: nothing is expected of them.
+
+    Who can work after all comes back as another incarnation.
+    """
+
+    nodes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Halt:
     """The job cannot go on. ``message`` tells the whole story in one line."""
 
@@ -186,6 +196,7 @@ Instruction = (
     | TrimJournal
     | EpochDone
     | ReleaseNodes
+    | GiveUp
     | Record
     | Halt
 )
@@ -198,8 +209,9 @@ Instruction = (
 class NodeInfo:
     """A node that is there. ``incarnation``: another one under the same name has nothing of what was there before.
 
-    ``domain``: what fails together with it; itself when empty. The coordinator reads these two; ``host``, ``folder``,
-    ``place`` and ``cores``, how many works can be done there at once, are for those who carry its word out.
+    ``domain``: what fails together with it; itself when empty. ``host``: whose disk it has. The coordinator reads
+    these; ``folder``, ``place`` and ``cores``, how many works can be done there at once, are for those who carry its
+    word out.
     """
 
     incarnation: str
@@ -237,11 +249,16 @@ class EpochArrived:
 
 @dataclass(frozen=True, slots=True)
 class AnswerLate:
-    """This epoch should have been answered by now. ``silent``: who holds it up; they may be lost, or only slow."""
+    """This epoch should have been answered by now. ``silent``: who holds it up; they may be lost, or only slow.
+
+    ``seconds``: after it came. ``mute``: those of them that say nothing at all. ``within``: what it had.
+    """
 
     epoch: int
     silent: frozenset[str]
     seconds: float = 0.0
+    mute: frozenset[str] = frozenset()
+    within: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +282,14 @@ class Report:
     """What became of one work. ``reached``: the last epoch whose version is committed on the node.
 
     ``damaged``: the durable checkpoint it was to start from is not whole; ``CheckpointLost`` must be told first.
-    ``unusable``: the store took nothing more; the run is to be repeated, after a while.
+    ``unusable``: the store took nothing more; the run is to be repeated, after a while. ``unfit``: the node's own disk
+    did not. ``misplaced``: it was run where the node's states are not, so it was not begun; the run is to be repeated.
     """
 
     task: Task
     lane: Lane
     node: str
-    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "failed"]
+    status: Literal["committed", "missing", "blocked", "damaged", "unusable", "unfit", "misplaced", "failed"]
     reached: int
     rows_in: int = 0
     rows_out: int = 0
@@ -300,11 +318,13 @@ class RunDone:
 class RunBroken:
     """A run did not finish: nodes went, or the driver gave up on it. Nothing of it counts but a journalled epoch.
 
-    If nodes went, that is told first: runs that break for no such reason are repeated a few times only.
+    If nodes went, that is told first: runs that break for no such reason are repeated a few times only. ``failing``:
+    nodes that are there, but by whom it broke.
     """
 
     run: int
     reason: str = ""
+    failing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

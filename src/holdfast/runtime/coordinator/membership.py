@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.recovery import Node
 from holdfast.runtime.coordinator.facts import Joined, Lost, NobodyLeaves, Released, Said, Told, record
 from holdfast.runtime.coordinator.promising import Outlook, outlook, since
-from holdfast.runtime.messages import NodeInfo, NodesSeen, NodesUnneeded, ReleaseNodes
+from holdfast.runtime.messages import GiveUp, NodeInfo, NodesSeen, NodesUnneeded, ReleaseNodes
 
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
 
 class Membership:
-    """``leaving``: nothing new is placed there, and what is there moves. ``released``: given back, by incarnation.
+    """``leaving``: nothing new is placed there, and what is there moves. ``released``: given back, or up, by their
+    incarnation.
 
     ``outlook``: how things stood before the last failure; ``missed``: who went since, with no answer between.
     """
@@ -47,7 +49,7 @@ class Membership:
                 self.leaving -= nodes
 
     def _seen(self, seen: NodesSeen, parts: Parts) -> Said:
-        """Who went and who came. A node that was given back may be seen for a while: it is not there any more."""
+        """Who went and who came. One that was given back or up may be seen for a while: it is not there any more."""
         there = seen.nodes
         self.released = {
             name: held for name, held in self.released.items() if name in there and there[name].incarnation == held
@@ -62,6 +64,13 @@ class Membership:
         known = (self.nodes.keys() - gone) | self.released.keys()
         if came := {name: info for name, info in there.items() if name not in known}:
             yield Joined(came)
+
+    def give_up(self, nodes: Iterable[str], why: str, parts: Parts) -> Said:
+        """Nodes that are seen are lost all the same."""
+        held = {name: self.nodes[name].incarnation for name in nodes}
+        self.released |= held
+        yield Lost(frozenset(held), why, promised=self._foretold(set(held), parts))
+        yield GiveUp(tuple(sorted(held.items())))
 
     def _foretold(self, gone: set[str], parts: Parts) -> float | None:
         """Of the next answer: what is seen bit by bit, with no answer between, is lost together."""

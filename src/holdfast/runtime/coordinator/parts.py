@@ -10,6 +10,7 @@ from holdfast.runtime.coordinator.answering import Answering
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.checkpointing import Checkpointing
 from holdfast.runtime.coordinator.facts import Said, Told
+from holdfast.runtime.coordinator.giving_up import GivingUp
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.coordinator.measurements import Measurements
@@ -43,6 +44,7 @@ class Parts:
     runs: Runs
     answering: Answering
     standing_in: StandingIn
+    giving_up: GivingUp
     recovering: Recovering
     replicating: Replicating
     rescaling: Rescaling
@@ -73,6 +75,7 @@ class Parts:
             Runs(),
             Answering(outputs, head, shape.done, published),
             StandingIn(),
+            GivingUp(),
             Recovering(settings, checkpoint, head),
             Replicating(settings.replicas, declared, topology, shape, checkpoint),
             Rescaling(declared, scalable, shape),
@@ -89,6 +92,7 @@ class Parts:
             self.runs,
             self.answering,
             self.standing_in,
+            self.giving_up,
             self.recovering,
             self.replicating,
             self.rescaling,

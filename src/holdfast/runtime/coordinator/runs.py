@@ -85,6 +85,11 @@ class Runs:
             yield record("failed", task=str(failed[0].task), message=failed[0].message)
             yield Halt(failed[0].message)
             return
+        if elsewhere := [report for report in refused.reports if report.status == "misplaced"]:
+            tasks = sorted(str(report.task) for report in elsewhere)
+            yield record("misplaced", run=refused.run.number, tasks=tasks, message=elsewhere[0].message)
+            self.attempts[refused.run.kind, "misplaced", ""] += 1  # who carries runs out pauses, longer each time
+            return
         again = [r for r in refused.reports if r.status in ("damaged", "missing") or refused.only_blocked]
         yield from self._count(refused.run, [(r.status, str(r.task), r.message) for r in again])
 
@@ -146,5 +151,5 @@ class Runs:
             if count > 1:
                 yield f"the {copy[2]} copy of {copy[0]} on {copy[3]} is worked on by {count} runs at once"
         for key, tries in self.attempts.items():
-            if tries > PATIENCE + 1:
+            if tries > PATIENCE + 1 and key[1] != "misplaced":
                 yield f"{' '.join(key)}: tried {tries} times"

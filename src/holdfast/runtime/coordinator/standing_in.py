@@ -19,24 +19,33 @@ from holdfast.topology import Task
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
+TRIES = 3
+"""So often it is tried to stand in for an epoch."""
+
 
 class StandingIn:
-    """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of which the history knows.
-    ``stood_in``: the newest epoch for which somebody was asked to stand in; once is enough.
+    """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of whom; ``recorded``: the
+    history knows of these in that epoch.
+    ``stood_in``: the newest epoch for which somebody stood in; once is enough. ``tried``: how often it was tried of
+    which epoch.
     """
 
     def __init__(self) -> None:
         self.late: AnswerLate | None = None
         self.told: tuple[int, frozenset[str]] = (-1, frozenset())
+        self.recorded: frozenset[str] = frozenset()
         self.stood_in = -1
+        self.tried = (-1, 0)
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
             case AnswerLate() if told.epoch == parts.answering.pending and told.epoch > parts.answering.head:
                 self.late = told
-                if self.told == (told.epoch, told.silent):
-                    return
+                known = self.recorded if self.told[0] == told.epoch else None
                 self.told = (told.epoch, told.silent)
+                if known is not None and told.silent <= known:
+                    return
+                self.recorded = told.silent | (known or frozenset())
                 where = {"silent": sorted(told.silent), "alive": len(parts.members.nodes)}
                 yield record("answer late", epoch=told.epoch, seconds=round(told.seconds, 3), **where)
             case Committed(run) if run.epoch is not None:
@@ -44,6 +53,7 @@ class StandingIn:
                 if (stopgap := parts.runs.of("stopgap")) is not None:
                     yield CancelRun(stopgap.number)
             case StoodIn() if told.run.last > parts.answering.head:
+                self.stood_in = told.run.last
                 yield from self._answer(told, parts)
 
     def _answer(self, told: StoodIn, parts: Parts) -> Said:
@@ -64,12 +74,15 @@ class StandingIn:
         late, self.late = self.late, None
         if late.epoch <= max(parts.answering.head, self.stood_in) or parts.settings.recovery == "blocking":
             return
+        tries = self.tried[1] if self.tried[0] == late.epoch else 0
+        if tries >= TRIES:
+            return
         if parts.runs.of("epoch") is None:
             return
         healthy = parts.members.nodes.keys() - late.silent - parts.members.leaving
         works = self._works(late.epoch, healthy, parts) if healthy and late.silent else []
         if works:
-            self.stood_in = late.epoch
+            self.tried = (late.epoch, tries + 1)
             ingest = late.epoch if parts.answering.journalled < late.epoch else None
             yield parts.runs.start("stopgap", works, parts, ingest=ingest, avoid=late.silent)
 

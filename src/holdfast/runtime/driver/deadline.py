@@ -1,16 +1,17 @@
 """The time by which an epoch should be answered; when it is up, who holds the epoch up is found out and told.
 
-A few times what epochs usually take, unless it was said. The first epochs, which start processes, have all they need.
+What epochs usually take and some more, unless it was said. The first epochs, which start processes, have all they need.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from holdfast.runtime.driver.ports import Failed, Runner, Timer
+from holdfast.runtime.driver.ports import Failed, Runner, Silence, Timer
 from holdfast.runtime.messages import AnswerLate
 
 if TYPE_CHECKING:
@@ -20,8 +21,11 @@ USUAL = 10
 """What is usual is the median of so many epochs."""
 FIRST = 5
 """So many epochs are needed to know it; before them nothing is late."""
-TIMES = 2.5
+TIMES, MARGIN, HALF = 2.5, 1.0, 0.5
+"""An epoch has so many times what is usual, or so many seconds more, or half as much more, if that is less or more."""
 LEAST = 1.0
+AGAIN = 0.25
+"""Seconds until it is asked again."""
 ASKING = 0.5
 """To find out who is silent takes so long: it is begun so much before the time is up."""
 
@@ -41,11 +45,16 @@ class Deadline:
         """What an epoch has now."""
         if len(self._took) < FIRST:
             return float("inf")
-        return max(LEAST, TIMES * median(self._took)) if self._within is None else self._within
+        if self._within is not None:
+            return self._within
+        usual = median(self._took)
+        return max(LEAST, min(TIMES * usual, usual + max(MARGIN, HALF * usual)))
 
     def begin(self, epoch: int) -> None:
         """An epoch has come."""
-        self._arm(epoch, self._driver.clock.now())
+        self.cancel()
+        if (seconds := self.seconds) < float("inf"):
+            self._arm(max(seconds - ASKING, seconds / 2), epoch, self._driver.clock.now())
 
     def met(self, seconds: float) -> None:
         """It was answered after so long."""
@@ -57,27 +66,27 @@ class Deadline:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, epoch: int, since: float) -> None:
-        seconds = self.seconds
-        self.cancel()
-        if seconds < float("inf"):
-            soon = max(seconds - ASKING, seconds / 2)
-            self._timer = self._driver.clock.after(soon, partial(self._up, epoch, since))
+    def _arm(self, seconds: float, epoch: int, since: float) -> None:
+        self._timer = self._driver.clock.after(seconds, partial(self._up, epoch, since))
 
     def _up(self, epoch: int, since: float) -> None:
         """Somebody may fall silent later: it is asked again as long as the epoch is not answered."""
         driver = self._driver
         if driver.ended or driver.snapshot.pending != epoch:
             return
-        self._arm(epoch, since)
         if (run := driver.running.of_epoch(epoch)) is None:
+            self._arm(AGAIN, epoch, since)
             return
-        nodes = dict(driver.nodes)
+        nodes = {name: info.place for name, info in driver.nodes.items() if name in driver.snapshot.nodes}
 
-        def found(silent: frozenset[str] | Failed) -> None:
-            if not isinstance(silent, Failed) and driver.snapshot.pending == epoch:
-                names = frozenset(name for name, info in nodes.items() if info.place in silent)
-                driver.tell(AnswerLate(epoch, names, driver.clock.now() - since))
+        def found(silent: Mapping[str, Silence] | Failed) -> None:
+            if driver.ended or driver.snapshot.pending != epoch:
+                return
+            self._arm(AGAIN, epoch, since)
+            if not isinstance(silent, Failed) and driver.running.of_epoch(epoch) == run:
+                names = frozenset(name for name, place in nodes.items() if place in silent)
+                mute = frozenset(name for name in names if silent[nodes[name]] == "mute")
+                driver.tell(AnswerLate(epoch, names, driver.clock.now() - since, mute, self.seconds))
 
-        places = sorted({info.place for info in nodes.values()})
+        places = sorted(set(nodes.values()))
         driver.ports.background.submit("ask", lambda: self._runner.silent(run, places), found)

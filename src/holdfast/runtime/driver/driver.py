@@ -34,6 +34,7 @@ from holdfast.runtime.messages import (
     EpochArrived,
     EpochDone,
     Event,
+    GiveUp,
     Halt,
     Instruction,
     NodeInfo,
@@ -294,6 +295,8 @@ class Driver:
                 self._answered(epoch)
             case ReleaseNodes(nodes):
                 self.ports.background.submit("nodes", partial(self.ports.nodes.release, nodes), self._or_fail)
+            case GiveUp(nodes=given):
+                self.ports.background.submit("nodes", partial(self.ports.nodes.give_up, given), self._or_fail)
             case Halt(message):
                 self.fail(RunFailed(message))
 

@@ -89,6 +89,10 @@ class Nodes(Protocol):
         """Given back: nobody comes in their place."""
         ...
 
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        """These, by name and incarnation, are not seen any more; should they be able to work, then as others."""
+        ...
+
     def close(self) -> None:
         """The job has ended: what it left on nodes goes."""
         ...
@@ -100,6 +104,9 @@ class RunResult:
 
     reports: tuple[Report, ...]
     pieces: tuple[FileEntry, ...] = ()
+
+
+Silence = Literal["mute", "late"]
 
 
 class Runner(Protocol):
@@ -117,11 +124,15 @@ class Runner(Protocol):
         """Its ``done`` comes soon."""
         ...
 
-    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
         """Of these places, those for which a run has to wait: they do not answer, or are alone in not being done.
 
         Blocks, not for long.
         """
+        ...
+
+    def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        """Of these places, those by which a run broke though they are there; nobody where that cannot be told."""
         ...
 
     def cancel_save(self, epoch: int) -> None: ...

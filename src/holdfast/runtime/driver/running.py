@@ -5,7 +5,7 @@ No run passes over an epoch: what it reads comes from ``Journal.span``, which gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.migration import serves
 from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
 from holdfast.runtime.driver.telling import told
-from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Run, RunBroken, RunDone
+from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Report, Run, RunBroken, RunDone
 from holdfast.runtime.shape import reshaped_pipeline
 from holdfast.runtime.worker.plan import epochs_of, lay_out
 from holdfast.runtime.worker.worker import newest_time
@@ -48,7 +48,7 @@ class Running:
         self._requested: set[int] = set()
         self._begun: dict[int, tuple[Run, float]] = {}
         self._cancelled: set[int] = set()
-        self._suspects: dict[int, tuple[BaseException, float]] = {}
+        self._suspects: dict[int, tuple[BaseException, float, frozenset[str]]] = {}
         self._strikes = 0
 
     @property
@@ -164,13 +164,20 @@ class Running:
             driver.publisher.forget(run.number)
         elif run.epoch is not None:
             driver.answered_by(reports)
-        if refused := next((report for report in reports if report.status == "unusable"), None):
+        if refused := self._refused(reports):
             if (pause := driver.durable.refused(refused.message)) is not None:
                 driver.clock.after(pause, done)
         elif damaged := [report.reached for report in reports if report.status == "damaged"]:
             self._check_checkpoint(min(damaged), done)
         else:
             done()
+
+    def _refused(self, reports: Sequence[Report]) -> Report | None:
+        """Somebody whom a disk told no, if that is to be waited for: not where others have disks that may be well."""
+        nodes = self._driver.nodes
+        full = {nodes[report.node].host for report in reports if report.status == "unfit" and report.node in nodes}
+        waiting = ("unusable",) if any(info.host not in full for info in nodes.values()) else ("unusable", "unfit")
+        return next((report for report in reports if report.status in waiting), None)
 
     def _check_checkpoint(self, epoch: int, then: Callable[[], None]) -> None:
         """A checkpoint is said not to be whole: the newest one that is, and that the journal reaches, is next."""
@@ -197,12 +204,30 @@ class Running:
         elif run.number in self._cancelled:
             self._broken(run, "nodes were lost")
         else:
-            self._suspects[run.number] = (error, self._driver.clock.now() + SUSPICION)
-            self._driver.watching.look()
+            self._ask_by_whom(run, error)
+
+    def _ask_by_whom(self, run: Run, error: BaseException) -> None:
+        """Nodes by which it broke are there: then nobody is waited for who may turn out lost."""
+        driver = self._driver
+        nodes = {name: info.place for name, info in driver.nodes.items() if name in driver.snapshot.nodes}
+
+        def found(places: frozenset[str] | Failed) -> None:
+            if driver.ended:
+                return
+            failing = frozenset(
+                name for name, place in nodes.items() if not isinstance(places, Failed) and place in places
+            )
+            patience = 0.0 if failing else SUSPICION
+            self._suspects[run.number] = (error, driver.clock.now() + patience, failing)
+            driver.watching.look()
+
+        driver.ports.background.submit(
+            "ask", lambda: self._runner.failing(run.number, sorted(set(nodes.values()))), found
+        )
 
     def settle_suspects(self) -> None:
         """After a look: of runs that failed, a lost node was noticed by now, or there was none."""
-        for number, (error, until) in list(self._suspects.items()):
+        for number, (error, until, failing) in list(self._suspects.items()):
             run, _ = self._begun[number]
             gone = self._lost(run)
             if not gone and self._driver.clock.now() < until:
@@ -212,16 +237,16 @@ class Running:
             if self._strikes > TRIES:
                 self._driver.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {told(error)}"))
             else:
-                self._broken(run, "nodes were lost" if gone else told(error))
+                self._broken(run, *(("nodes were lost",) if gone else (told(error), failing)))
 
-    def _broken(self, run: Run, reason: str) -> None:
+    def _broken(self, run: Run, reason: str, failing: frozenset[str] = frozenset()) -> None:
         """Nothing of the run counts, but what it has written of the journal, if that is all of the epoch."""
         driver = self._driver
         del self._begun[run.number]
         self._cancelled.discard(run.number)
         driver.publisher.forget(run.number)
         if run.ingest is None or run.kind == "stopgap":
-            driver.tell(RunBroken(run.number, reason))
+            driver.tell(RunBroken(run.number, reason, failing))
             return
         epoch, routings = run.ingest, dict(run.shape.routings)
 
@@ -236,6 +261,6 @@ class Running:
                 self._journal.learn(adopted)
                 driver.note("adopted", {"epoch": epoch, "run": run.number})
                 driver.tell(EpochJournalled(epoch, adopted.rows, adopted.time))
-            driver.tell(RunBroken(run.number, reason))
+            driver.tell(RunBroken(run.number, reason, failing))
 
         driver.durable.submit("commit", adopt, done)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Unrecoverable
-from holdfast.runtime.driver.ports import Failed, RunResult
+from holdfast.runtime.driver.ports import Failed, RunResult, Silence
 from holdfast.runtime.messages import NodeInfo, Report
 from holdfast.runtime.shape import reshaped
 from holdfast.runtime.simulation.disk import Crash, Disk
@@ -28,6 +28,11 @@ from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state import Store
 from holdfast.state.entries import FileEntry
 from holdfast.topology import Topology
+
+GIVEN_UP = -1.0
+"""Nobody sees such a node any more."""
+REJOIN = 5.0
+"""Seconds after which one that was given up comes back, if it can."""
 
 
 @dataclass(slots=True)
@@ -120,7 +125,7 @@ class SimulatedNodes:
                 self.world.after(seconds, partial(self._back, node))
 
     def _back(self, node: Node) -> None:
-        if node.alive and node.stalled <= self.world.now:
+        if node.alive and node.stalled <= self.world.now and node.seen_until >= 0:
             node.seen_until = float("inf")
 
     def slow(self, names: Iterable[str], seconds: float, factor: float) -> None:
@@ -132,7 +137,20 @@ class SimulatedNodes:
     def release(self, names: Iterable[str]) -> None:
         for name in names:
             node = self.here[name]
-            node.alive, node.seen_until = False, -1.0
+            node.alive, node.seen_until = False, GIVEN_UP
+
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        """What such a node has begun it may end, and nobody counts on it; it comes back with nothing."""
+        for name, incarnation in nodes:
+            node = self.here[name]
+            if node.incarnation == incarnation and node.alive:
+                node.seen_until = GIVEN_UP
+                self.world.after(max(REJOIN, node.stalled - self.world.now), partial(self._again, node))
+
+    def _again(self, node: Node) -> None:
+        if self.here[node.name] is node and node.alive:
+            node.alive = False
+            self.boot([node.name])
 
     def grow(self, count: int) -> bool:
         number = len(self._lives)
@@ -180,7 +198,8 @@ class SimulatedRunner:
     ) -> None:
         self.context = context
         self.flakes = 0
-        """So many runs to come fail for no reason."""
+        """So many runs to come fail, by one node that is there."""
+        self._broken_by: dict[int, str] = {}
         self._nodes = nodes
         self._store = store
         self._declared = declared
@@ -200,6 +219,7 @@ class SimulatedRunner:
         timing = self._nodes.timing
         if self.flakes > 0:
             self.flakes -= 1
+            self._broken_by[plan.run] = min(nodes, default="")
             self._later(run, timing.run, lambda: self._fail(run, "no reason"))
             return
         self._later(run, timing.run, lambda: self._first(run))
@@ -299,11 +319,15 @@ class SimulatedRunner:
             node.workers[process] = Worker(self.context, self._store(node.name), folders)
         return node.workers[process]
 
-    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
         now, here = self._nodes.world.now, self._nodes.here
         mute = {name for name in places if not here[name].alive or here[name].stalled > now}
         late = set(self._runs[run].waiting) if run in self._runs else set()
-        return frozenset(mute or (late if not late.issuperset(places) else ()))
+        found: Mapping[str, Silence] = dict.fromkeys(mute, "mute")
+        return found or dict.fromkeys(late if not late.issuperset(places) else (), "late")
+
+    def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        return frozenset({self._broken_by.pop(run, "")}) & frozenset(places)
 
     def cancel(self, run: int) -> None:
         if run in self._runs:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark import SparkContext
 
+from holdfast.runtime.driver.ports import Silence
 from holdfast.runtime.spark.nodes import EXECUTOR
 
 ANSWER = 0.5
 """An executor that is well says something within so many seconds."""
+FETCH = re.compile(r"FetchFailed\(BlockManagerId\((\d+),")
 TASKS = 1000
 """So many tasks of a stage are looked at."""
 
@@ -22,25 +25,42 @@ class Asking:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._asked: dict[str, threading.Event] = {}
+        self._asked: dict[str, tuple[threading.Thread, threading.Event]] = {}
 
-    def silent(self, group: str, places: Sequence[str]) -> frozenset[str]:
+    def silent(self, group: str, places: Sequence[str]) -> dict[str, Silence]:
         """Of these places, those for which the Spark job of this group has to wait."""
         executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
         mute = self._unanswering(list(executors))
-        late = self._unfinished(group) & executors.keys()
-        silent = mute or (late if late != executors.keys() else frozenset())
-        return frozenset(executors[each] for each in silent)
+        if mute:
+            return {executors[each]: "mute" for each in mute}
+        late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
+        return {executors[each]: "late" for each in late} if late != executors.keys() else {}
+
+    def failing(self, group: str, places: Sequence[str]) -> frozenset[str]:
+        """Of these places, those whose tasks in the Spark job of this group failed, or from where others read in vain.
+
+        Not those that Spark calls lost: that is seen anyway.
+        """
+        executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
+        found = set()
+        for task in self._tasks(group, "FAILED"):
+            said = str(task.errorMessage().getOrElse(None))
+            if not said.startswith("ExecutorLostFailure"):
+                read_from = FETCH.match(said)
+                found.add(read_from[1] if read_from else str(task.executorId()))
+        return frozenset(executors[each] for each in found & executors.keys())
 
     def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:
         """Those whose process says nothing at all. A dump of its threads is the one thing that any executor gives."""
         for executor in executors:
-            if executor not in self._asked or self._asked[executor].is_set():
-                heard = self._asked[executor] = threading.Event()
-                name = f"holdfast-ask-{executor}"
-                threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True).start()
+            if executor not in self._asked or not self._asked[executor][0].is_alive():
+                heard, name = threading.Event(), f"holdfast-ask-{executor}"
+                asking = threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True)
+                self._asked[executor] = (asking, heard)
+                asking.start()
         until = time.monotonic() + ANSWER
-        return frozenset(each for each in executors if not self._asked[each].wait(max(0.0, until - time.monotonic())))
+        heard_of = {each: self._asked[each][1] for each in executors}
+        return frozenset(each for each, said in heard_of.items() if not said.wait(max(0.0, until - time.monotonic())))
 
     def _ask(self, executor: str, heard: threading.Event) -> None:
         scala: Any = self._context._jsc.sc()
@@ -51,17 +71,15 @@ class Asking:
         if answered:
             heard.set()
 
-    def _unfinished(self, group: str) -> frozenset[str]:
-        """Those that run tasks of a stage of which others are done."""
+    def _tasks(self, group: str, status: str) -> Iterator[Any]:
+        """Of stages that are under way, or of those that failed."""
         tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
-        found: set[str] = set()
         for job in tracker.getJobIdsForGroup(group):
             info = tracker.getJobInfo(job)
             for stage in info.stageIds if info is not None else ():
                 now = tracker.getStageInfo(stage)
-                if now is None or not now.numActiveTasks:
+                if now is None or not (now.numActiveTasks or now.numFailedTasks):
                     continue
                 tasks = store.taskList(stage, now.currentAttemptId, TASKS)
-                listed = [tasks.apply(number) for number in range(tasks.size())]
-                found |= {str(task.executorId()) for task in listed if str(task.status()) == "RUNNING"}
-        return frozenset(found)
+                listed = (tasks.apply(number) for number in range(tasks.size()))
+                yield from (task for task in listed if str(task.status()) == status)

@@ -49,7 +49,7 @@ def claim(folder: str) -> None:
     path = make_private(Path(place(folder)))
     descriptor = os.open(path / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    owner = Identity.here(_executor())
+    owner = Identity.here(executor_process())
     os.pwrite(descriptor, f"{owner.host} {owner.process}".encode(), 0)
     _held[folder] = descriptor
     for near in NEAR:
@@ -84,7 +84,7 @@ def clear(folder: Path) -> bool:
     return False
 
 
-def _executor() -> int:
+def executor_process() -> int:
     """The JVM that this process works for; this process itself if it works for none."""
     number = os.getpid()
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -24,6 +24,9 @@ from holdfast.runtime.domains import Domains
 from holdfast.runtime.messages import NodeInfo
 from holdfast.runtime.spark.folders import let_go
 
+REJOIN, SELDOM = 5.0, 60.0
+"""An executor that was given up is tried again after so many seconds, each next time after twice as many, up to a
+minute."""
 WARM_WITHIN = 30.0
 """An executor that has not run a task within so many seconds counts all the same."""
 EXECUTOR = "executor_"
@@ -33,6 +36,13 @@ HOME = "localhost"
 def location(place: str) -> str | None:
     """Where Spark must run the works of a place; None for anywhere."""
     return place if place.startswith(EXECUTOR) else None
+
+
+def locations(context: SparkContext) -> list[str]:
+    """Of all executors that are there; none where driver and executor are one process."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    found = {str(each.id()): str(each.hostPort()) for each in (listed.apply(n) for n in range(listed.size()))}
+    return [f"{EXECUTOR}{at.rpartition(':')[0]}_{name}" for name, at in sorted(found.items()) if name.isdigit()]
 
 
 class LogicalNodes:
@@ -105,6 +115,9 @@ class LogicalNodes:
         for node in gone:
             shutil.rmtree(self._folder(node), ignore_errors=True)
 
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        self.kill(name for name, life in nodes if str(self._lives[name]) == life)
+
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
         _known(node, self._names)
@@ -123,7 +136,8 @@ class Executors:
 
     ``warm``: runs something on an executor (given as a location) before it counts as a node, and says what is wrong
     with it, if anything is. Its first Python task takes seconds, and no epoch has to wait for that. Where everybody was
-    lost, who comes counts at once. ``clean``: clears up on the machines of these locations.
+    lost, who comes counts at once. One that was given up counts again when it has run
+    something. ``clean``: clears up on the machines of these locations.
     """
 
     def __init__(self, context: SparkContext, root: Path, domains: Domains | None = None) -> None:
@@ -141,6 +155,8 @@ class Executors:
         self._refused: dict[str, str] = {}
         self._untold: list[str] = []
         self._released: set[str] = set()
+        self._given_up: dict[str, tuple[int, float]] = {}
+        """How often, and until when nothing is asked of it."""
         self._begun = False
 
     def look(self) -> Mapping[str, NodeInfo]:
@@ -148,6 +164,7 @@ class Executors:
         for name in [name for name, executor in self._known.items() if executor not in alive]:
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
+        nobody = nobody and not self._given_up.keys() >= set(alive)
         for executor in alive:
             if (
                 executor not in self._known.values()
@@ -159,7 +176,9 @@ class Executors:
         self._begun |= bool(self._known)
         domains = self._domains.of({name: self._host(executor) for name, executor in self._known.items()})
         return {
-            name: NodeInfo(executor, domains[name], host, self._folder(name), self._location(executor), cores)
+            name: NodeInfo(
+                self._life(executor), domains[name], host, self._folder(name), self._location(executor), cores
+            )
             for name, executor in self._known.items()
             for host, cores in [self._seat(executor)]
         }
@@ -172,15 +191,23 @@ class Executors:
         if self.warm is None or executor in self._ready:
             return True
         if executor not in self._warming:
+            if time.monotonic() < self._given_up.get(executor, (0, 0.0))[1]:
+                return False
             self._warming[executor] = time.monotonic()
             threading.Thread(target=self._warm_up, args=(executor,), name="holdfast-warm", daemon=True).start()
+        if executor in self._given_up:
+            return False
         return time.monotonic() - self._warming[executor] > WARM_WITHIN
 
     def _warm_up(self, executor: str) -> None:
         assert self.warm is not None
         wrong = ""
-        with contextlib.suppress(Exception):  # one that died meanwhile, or a context that is being closed
+        try:
             wrong = self.warm(self._location(executor), self._seat(executor)[1])
+        except Exception:  # one that died meanwhile, that cannot work yet, or a context that is being closed
+            if executor in self._given_up:
+                self._set_aside(executor)
+                return
         if wrong:
             self._refused[executor] = wrong
             self._untold.append(f"executor {executor} on {wrong}")
@@ -196,6 +223,10 @@ class Executors:
     def _location(self, executor: str) -> str:
         return f"{EXECUTOR}{self._host(executor)}_{executor}"
 
+    def _life(self, executor: str) -> str:
+        times, _ = self._given_up.get(executor, (0, 0.0))
+        return f"{executor}.{times}" if times else executor
+
     def _host(self, executor: str) -> str:
         return self._seat(executor)[0]
 
@@ -209,7 +240,7 @@ class Executors:
         return self._seats.get(executor, (HOME, 1))
 
     def _folder(self, node: str) -> str:
-        return str(self._root / f"{node}.{self._known[node]}")
+        return str(self._root / f"{node}.{self._life(self._known[node])}")
 
     def executor(self, node: str) -> str:
         _known(node, list(self._known))
@@ -243,6 +274,19 @@ class Executors:
         with contextlib.suppress(Exception):  # py4j wraps whatever the master throws; then they stay, without work
             self._jsc.requestTotalExecutors(len(self._alive()), 0, self._no_hosts)
             self._jsc.schedulerBackend().killExecutors(ids, False, False, True)
+
+    def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
+        """Its executor stays, and is tried again later: what it holds is of no use to the next incarnation."""
+        for name, life in nodes:
+            if name in self._known and self._life(self._known[name]) == life:
+                self._set_aside(self._known.pop(name))
+
+    def _set_aside(self, executor: str) -> None:
+        times = self._given_up.get(executor, (0, 0.0))[0] + 1
+        pause = min(SELDOM, REJOIN * 2.0 ** min(times - 1, 30))
+        self._given_up[executor] = (times, time.monotonic() + pause)
+        self._ready.discard(executor)
+        self._warming.pop(executor, None)
 
     def kill(self, nodes: Iterable[str]) -> None:
         processes = {node: self.process(node) for node in nodes}

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.driver.ports import Failed, RunResult
+from holdfast.runtime.driver.ports import Failed, RunResult, Silence
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
@@ -80,16 +80,19 @@ class SparkRunner:
         """It is tried again under the same name, so only what is under way is called off."""
         self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
 
-    def silent(self, run: int, places: Sequence[str]) -> frozenset[str]:
+    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
         """Nodes that share one process are slow or well together."""
         return self._asking.silent(self._group(run), places)
+
+    def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
+        return self._asking.failing(self._group(run), places)
 
     def warm(self, at: str, cores: int = 1) -> str:
         """Let an executor run tasks of each kind, so that it has its Python processes and all they load at first.
 
         What is wrong with it in one line, if it does not see the store; else nothing.
         """
-        stage = stages.Warm(self._context.job, self._broadcast)
+        stage = stages.Warm(self._context.job, self._broadcast, at)
         level = self._exchange.shuffle(self._exchange.located([at] * cores), stage, cores, [at] * cores)
         return next((part.decode() for part in self._exchange.collect(level, stage) if part), "")
 
@@ -190,7 +193,7 @@ class SparkRunner:
             return Saved({}, {})
         if self._process is not None:
             return self._process.save([upload for place in order for upload in uploads[place]])
-        stage = stages.Save(self._context.job, self._broadcast, [uploads[place] for place in order])
+        stage = stages.Save(self._context.job, self._broadcast, [uploads[place] for place in order], order)
         located = self._exchange.located([location(place) for place in order])
         return Saved.of([Saved.from_json(json.loads(part)) for part in self._exchange.collect(located, stage)])
 

@@ -18,9 +18,10 @@ from pyspark.cloudpickle import loads as unpickled
 from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
-from holdfast.runtime.messages import Report
+from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.spark.combining import uncombined
 from holdfast.runtime.spark.folders import claim, let_go, place
+from holdfast.runtime.spark.placement import Misplaced, misplaced
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Upload
@@ -88,9 +89,12 @@ class Warm:
 
     job: str
     context: Broadcast[bytes]
+    place: str
 
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
+        if wrong := misplaced(self.place):
+            raise Misplaced(wrong)  # another's answer says nothing of this one
         worker = worker_of(self.job, self.context)
         try:
             worker.store.check_marker(worker.context.marker)
@@ -154,7 +158,10 @@ class Level:
             blocks += found
             notes += said
         mine = {work.task for work in slot.works}
-        sent, reports = worker.work(self.plan, slot, [b for b in blocks if b.receiver in mine])
+        if wrong := misplaced(slot.place):
+            sent, reports = list[Block](), [_elsewhere(work, wrong) for work in slot.works]
+        else:
+            sent, reports = worker.work(self.plan, slot, [b for b in blocks if b.receiver in mine])
         notes += [_noted(report) for report in reports]
         if self.number + 1 == len(self.plan.levels):
             return [json.dumps(notes).encode()]
@@ -169,9 +176,12 @@ class Save:
     job: str
     context: Broadcast[bytes]
     wanted: Sequence[Sequence[Upload]]
+    places: Sequence[str]
 
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
+        if wrong := misplaced(self.places[index]):
+            raise Misplaced(wrong)
         worker = worker_of(self.job, self.context)
         return [json.dumps(worker.save(self.wanted[index]).to_json()).encode()]
 
@@ -210,6 +220,11 @@ def result_of(notes: Sequence[dict[str, Any]], task: Callable[[str], Task]) -> R
     pieces = {note.pop("piece"): FileEntry.from_json(note) for note in notes if "piece" in note}
     reports = tuple(_report(note, task) for note in notes if "status" in note)
     return RunResult(reports, tuple(pieces[number] for number in sorted(pieces)))
+
+
+def _elsewhere(work: Work, why: str) -> Report:
+    """Of a work that was not begun."""
+    return Report(work.task, work.lane, work.node, "misplaced", work.start, message=why)
 
 
 def _noted(report: Report) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -34,11 +36,13 @@ from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.source import Edge, StreamSource
+from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
 from holdfast.state.files import Files
 
 J = TypeVar("J", bound=Job)
+_log = logging.getLogger("holdfast")
 ASKED_EVERY = 5.0
 """Seconds between two looks for requests in a store by URL."""
 
@@ -216,11 +220,14 @@ def _requests(files: Files, check: Callable[[], None], every: float) -> Callable
 
 
 def _warm(spark: SparkSession) -> None:
-    """Python workers with all they load at first. On a cluster another job may have the executors: then not."""
-    context = spark.sparkContext
-    if is_local(str(context.master)):
+    """On a thread of its own: the store may become free meanwhile, and what is not warm by then need not be."""
+
+    def work() -> None:
         with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
-            context.parallelize(range(context.defaultParallelism), context.defaultParallelism).map(str).collect()
+            warm(spark)
+            _log.warning("ready to take over")
+
+    threading.Thread(target=work, name="holdfast-warm", daemon=True).start()
 
 
 def _local_folder(spark: SparkSession, job: str) -> str:

@@ -241,7 +241,8 @@ class Worker:
         except Unrecoverable as error:
             return [], report("damaged", str(error))
         except Unusable as error:
-            return [], report("unusable", str(error))
+            own = self._folders(plan.folders[work.node]).url in str(error)
+            return [], report("unfit" if own else "unusable", str(error))
         except HoldfastError as error:
             return [], report("failed", f"task {task}, epoch {reached + 1}: {error}")
         return sent, report("committed", state=state)

@@ -1,0 +1,78 @@
+"""Executors that were given up, without Spark: they are gone until they have run something, and then are others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.runtime.spark import nodes
+from holdfast.runtime.spark.nodes import Executors
+
+
+class Listed(list[Any]):
+    """A list as Scala has them."""
+
+    def size(self) -> int:
+        return len(self)
+
+    def apply(self, number: int) -> Any:
+        return self[number]
+
+
+def executors(*ids: str) -> Executors:
+    summaries = Listed(
+        SimpleNamespace(id=lambda name=name: name, hostPort=lambda name=name: f"h{name}:1") for name in ids
+    )
+    scala = SimpleNamespace(
+        schedulerBackend=lambda: SimpleNamespace(getExecutorIds=lambda: Listed(ids)),
+        statusStore=lambda: SimpleNamespace(executorList=lambda _: summaries),
+    )
+    context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
+    return Executors(context, Path("folder"))
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodes, "REJOIN", 0.05)
+    monkeypatch.setattr(nodes, "WARM_WITHIN", 0.0)
+    well, tried = threading.Event(), []
+
+    def warm(at: str) -> str:
+        tried.append(at)
+        if at.endswith("_1") and len(tried) > 2 and not well.is_set():
+            raise ConnectionError("it hears nothing")
+        return ""
+
+    made = executors("0", "1")
+    made.warm = warm
+    until(lambda: len(made.look()) == 2)
+    before = made.look()["node-1"]
+    made.give_up([("node-1", "another life")])
+    assert made.look()["node-1"] == before, "another was meant"
+    made.give_up([("node-1", before.incarnation)])
+    assert list(made.look()) == ["node-0"]
+
+    def tried_in_vain() -> bool:
+        assert list(made.look()) == ["node-0"], "time alone does not bring it back"
+        return len(tried) >= 4
+
+    until(tried_in_vain)
+    well.set()
+    until(lambda: len(made.look()) == 2)
+    after = made.look()["node-1"]
+    assert after.place == before.place and after.incarnation != before.incarnation and after.folder != before.folder
+    assert list(made.look()) == ["node-0", "node-1"] and made.look()["node-0"].incarnation == "0"
