@@ -48,7 +48,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
         "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
-        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 3s",
+        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 5s",
         "--answer-within", "1500ms",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip
