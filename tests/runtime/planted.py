@@ -376,7 +376,7 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(sweeps_what_is_young, seed=35),
         Mistake(leaves_a_shape_that_is_being_prepared, "scaling"),
         Mistake(does_not_recut, "scaling", 6),
-        Mistake(takes_the_state_of_its_number, "scaling", 16),
+        Mistake(takes_the_state_of_its_number, "scaling", 44),
         Mistake(takes_any_epoch_for_the_next, seed=224),
         Mistake(drops_what_the_sink_refused, seed=1),
         Mistake(moves_the_cursor_before_the_sink_has_it, seed=1),
