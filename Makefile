@@ -6,6 +6,8 @@ CLASSES := .venv/spark.jsa
 
 .PHONY: demo test test-cluster long docs-blocks figures lint fuzz fuzz-queries fuzz-stores picture setup java clean
 .DEFAULT_GOAL := test
+# Every process that a test starts would compile the package again where no bytecode may be kept.
+unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY) java $(CLASSES)
 

@@ -22,6 +22,15 @@ for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS
     classes = CLASSES.is_file() and name != "SPARK_LAUNCHER_OPTS"
     os.environ.setdefault(name, f"{SHORT_LIVED} -XX:SharedArchiveFile={CLASSES}" if classes else SHORT_LIVED)
 
+# The logs and states of Structured Streaming are written by plain renames. As it is otherwise, Hadoop starts a readlink
+# of its own for each, three for every file.
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,7 +62,7 @@ def spark() -> Iterator[Any]:
 
     if "PYTEST_XDIST_WORKER" in os.environ and not re.search(r"@spark\b", os.environ.get("PYTEST_CURRENT_TEST", "")):
         pytest.fail("two processes would each start a Spark: this pytest and this xdist do not keep groups together")
-    session = spark_session("local[2]", name="holdfast-tests", settings={"spark.sql.session.timeZone": "UTC"})
+    session = spark_session("local[2]", name="holdfast-tests", settings=SETTINGS)
     yield session
     session.stop()
 

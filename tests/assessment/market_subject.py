@@ -28,7 +28,7 @@ def small(**changes: Any) -> Settings:
         "score": as_score("total:gain"),
         "offsets": 2,
         "outages": (0.5, 1.0, 2.0),
-        "repeat": 3,
+        "repeat": 2,
         "sections": 48,
         "precision": 0.0,
     }

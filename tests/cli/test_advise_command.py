@@ -102,10 +102,9 @@ class TestAdvise:
         (change,) = answer["crossovers"]
         assert (change["before"], change["after"]) == ("replay-lossless", "active-periodic")
         assert change["at"] == pytest.approx(0.999832, abs=1e-6)
-        for suffix in ("html", "png", "svg"):
-            code, out, _ = call(*PAPER, *options, "--plot", str(tmp_path / f"sla.{suffix}"))
-            assert code == 0 and "sla 0.999832: replay-lossless -> active-periodic" in out
-            assert (tmp_path / f"sla.{suffix}").stat().st_size > 5000
+        code, out, _ = call(*PAPER, *options, "--plot", str(tmp_path / "sla.html"))
+        assert code == 0 and "sla 0.999832: replay-lossless -> active-periodic" in out
+        assert (tmp_path / "sla.html").stat().st_size > 5000
 
     @pytest.mark.parametrize("vary", ["window=1m..1000d", "checkpoint=1m..1000d", "mtbf=1d..1000d", "nodes=2..6"])
     def test_other_sweeps(self, ask: Callable[..., dict[str, Any]], call: Call, vary: str) -> None:

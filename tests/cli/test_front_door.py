@@ -16,7 +16,7 @@ import pytest
 from holdfast.cli import doctor
 from holdfast.cli.app import COMMANDS, app, loaded, main
 from holdfast.cli.demo import same_rows
-from holdfast.cli.run import spark_interval
+from holdfast.cli.starting import spark_interval
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = str(ROOT / "examples" / "topologies" / "incidents.json")

@@ -11,7 +11,7 @@ from histories import half_lost, silent, written
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.cli.run import summarise
+from holdfast.cli.summary import summarise
 from holdfast.report.digest import digest
 
 KEYS = {

@@ -31,8 +31,9 @@ from plain_counts import expected_counts
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 
-OPTIONS = Options(epochs=10, rate=300, seed=9)
+OPTIONS = Options(epochs=8, rate=300, seed=9)
 RACKS = {"node-0": "a", "node-1": "b", "node-2": "b", "node-3": "a"}
+LOST, FROZEN = 3, 6
 COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}".split()
 
 
@@ -47,8 +48,8 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     program = [sys.executable, str(Path(__file__).with_name("on_executors.py"))]
     second = [
         "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
-        "--checkpoint-every", "3", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
-        "--fault", "kill domain b at epoch 4", "--fault", "unreachable node-0 at epoch 8 for 5s",
+        "--checkpoint-every", "2", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
+        "--fault", f"kill domain b at epoch {LOST}", "--fault", f"unreachable node-0 at epoch {FROZEN} for 5s",
         "--answer-within", "1500ms",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip
@@ -63,7 +64,7 @@ def test_half_of_the_executors_die_and_the_answer_is_exact(four: tuple[Path, dic
     assert final_counts(folder) == expected_counts(OPTIONS)
     assert sorted(summary["nodes_lost"]) == ["node-1", "node-2"]  # type: ignore[call-overload]
     (failure,) = recoveries(read_history(folder))
-    assert failure.epoch == 4 and sorted(failure.nodes) == [node for node, rack in RACKS.items() if rack == "b"]
+    assert failure.epoch == LOST and sorted(failure.nodes) == [node for node, rack in RACKS.items() if rack == "b"]
 
 
 def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tuple[Path, dict[str, object]]) -> None:
@@ -71,7 +72,7 @@ def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tup
     (failure,) = recoveries(read_history(folder))
     assert failure.down and failure.silent is None
     rows = read_output(folder, "tentative").to_pylist()
-    assert rows and all(0 < row["fidelity"] <= 1 and row["epoch"] >= 4 for row in rows)
+    assert rows and all(0 < row["fidelity"] <= 1 and row["epoch"] >= LOST for row in rows)
     assert {row["task"] for row in rows} >= set(failure.down), "lost tasks answer too, from the checkpoint"
     assert failure.promised is not None and failure.answered_fidelity is not None
     assert 0 < failure.promised < 1 and abs(failure.promised - failure.answered_fidelity) <= 0.02
@@ -79,7 +80,7 @@ def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tup
 
 def test_an_executor_that_is_frozen_keeps_nobody_waiting(four: tuple[Path, dict[str, object]]) -> None:
     events = list(read_history(four[0] / "halved"))
-    at_hand = [event for event in events if event.get("epoch") == 8]
+    at_hand = [event for event in events if event.get("epoch") == FROZEN]
     late = next(event for event in at_hand if event["kind"] == "answer late")
     assert "node-0" in late["silent"] and late["seconds"] >= 1.5
     exact = next(event for event in at_hand if event["kind"] == "answered")

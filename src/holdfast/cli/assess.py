@@ -22,7 +22,7 @@ from holdfast.assessment.results import read_assessment
 from holdfast.assessment.scores import as_score
 from holdfast.cli.assessed import PAGE, charts, read
 from holdfast.cli.output import Format, FormatOption, answer, completing, progress, warn
-from holdfast.cli.run import spark_interval, spark_on
+from holdfast.cli.starting import spark_interval, spark_on
 from holdfast.cli.subject import Asked, subject_of
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline

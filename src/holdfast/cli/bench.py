@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.output import Format, FormatOption, answer, completing, progress
-from holdfast.cli.run import make_folder, spark_on
+from holdfast.cli.starting import make_folder, spark_on
 from holdfast.errors import Invalid
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
 from holdfast.workloads.linear_road.rating import LIMIT, Load, Peak, run_peak, search

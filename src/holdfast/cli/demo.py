@@ -16,8 +16,9 @@ from rich.console import Console
 from holdfast.cli import interrupts
 from holdfast.cli.display import Display
 from holdfast.cli.output import Format, FormatOption, answer, progress, warn
-from holdfast.cli.run import INTERRUPTED, carry_out, make_folder, spark_on
+from holdfast.cli.run import INTERRUPTED
 from holdfast.cli.shop import SHOP
+from holdfast.cli.starting import carry_out, make_folder, spark_on
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.report.digest import digest
 from holdfast.report.page import NAME, write_page

@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from enum import StrEnum
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import pyarrow.parquet as pq
 import typer
-from rich.console import Console
 
-from holdfast.cli import interrupts
 from holdfast.cli.display import Display
-from holdfast.cli.output import Format, FormatOption, answer, completing, progress
-from holdfast.errors import HoldfastError, Invalid, instead
+from holdfast.cli.output import Format, FormatOption, answer, completing
+from holdfast.cli.starting import carry_out, make_folder, resumed, spark_interval, spark_on
+from holdfast.cli.summary import Log, log_line, print_summary, say
+from holdfast.errors import Invalid, instead
 from holdfast.report.live import LOOPBACK, NEW, LivePage, LiveServer, Route, check_access, check_port, made_token
 from holdfast.report.metrics import CONTENT_TYPE, Metrics
 from holdfast.runtime.domains import Domains
 from holdfast.runtime.faults import expand_faults, parse_faults, read_faults
-from holdfast.runtime.history.history import read_history
-from holdfast.runtime.settings import RECOVERIES, seconds_of, within_of
-from holdfast.workloads import WORKLOADS, Options, Workload, workload
+from holdfast.runtime.settings import RECOVERIES, within_of
+from holdfast.workloads import WORKLOADS, Options, workload
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from holdfast.runtime.driver.ports import Listener
 
-SETUP = "run.json"
-SUMMARY = "summary.json"
 ROADS = "linear-road"
 INTERRUPTED = 130
 """Exit code, as shells know it."""
 _MEMORY = re.compile(r"\d+[kmgt]b?", re.IGNORECASE)
-
-
-class NoSpark(HoldfastError):
-    """Spark did not start."""
-
-
-class Log(StrEnum):
-    display = "display"
-    json = "json"
 
 
 def schedulers() -> tuple[str, ...]:
@@ -174,7 +152,7 @@ def run(
     if expressways is not None and (name != ROADS or input_ is not None):
         raise Invalid(f"--expressways {expressways}: it is for the generated traffic of {ROADS}, without --input")
     asked = Options(input_, epochs or 10, rate, seed, column, expressways=expressways or 1)
-    options = asked if out is None else _resumed(out.absolute(), name, asked, parallelism, epochs)
+    options = asked if out is None else resumed(out.absolute(), name, asked, parallelism, epochs)
     chosen.check(options)
     if "" in map(str.strip, fault or []):
         raise Invalid("--fault '': a fault is needed, such as \"kill node-1,node-2 at epoch 8\"")
@@ -217,22 +195,22 @@ def run(
         display = Display(f"holdfast run {name}", options.epochs, quiet or log is Log.json)
         listeners: list[Listener] = [display.heard]
         if log is Log.json:
-            listeners.append(_log_line)
+            listeners.append(log_line)
         if token == NEW and (ui or metrics is not None):
-            _say(f"token: {shown} (Authorization: Bearer TOKEN, or ?token=TOKEN once in a browser)", log)
+            say(f"token: {shown} (Authorization: Bearer TOKEN, or ?token=TOKEN once in a browser)", log)
         if ui:
             live = LivePage(folder, f"{name} in {folder.name}")
             server = stack.enter_context(LiveServer(live.routes, ui_port, ui_host, "--ui-port", shown))
             listeners.append(live.heard)
-            _say(f"live page: {server.url}", log)
+            say(f"live page: {server.url}", log)
         if metrics is not None:
             counted = Metrics()
             routes: dict[str, Route] = {"/metrics": lambda: (CONTENT_TYPE, counted.text())}
             server = stack.enter_context(LiveServer(routes, metrics, metrics_host, "--metrics", shown))
             listeners.append(counted.heard)
-            _say(f"metrics: {server.url}metrics", log)
+            say(f"metrics: {server.url}metrics", log)
         if not quiet:
-            _say(f"starting Spark ({master})", log)
+            say(f"starting Spark ({master})", log)
         given = {"spark.driver.memory": memory, **_growing(master, nodes, max_nodes, pool)}
         session = stack.enter_context(spark_on(master, given))
         summary = carry_out(
@@ -244,7 +222,7 @@ def run(
             rebalance=rebalance, elastic=policy, max_nodes=max_nodes, pool=pool, shed_above=shed_above,
             answer_within=within,
         )  # fmt: skip
-    answer(summary, form, lambda console: _read(console, summary))
+    answer(summary, form, lambda console: print_summary(console, summary))
     if summary["interrupted"]:
         raise typer.Exit(INTERRUPTED)
 
@@ -290,215 +268,3 @@ def _policy(
     if not 0 < above <= 1:
         raise Invalid(f"--scale-above {above:g}: must be above 0 and at most 1, a share of one core")
     return {"threshold": above}
-
-
-def spark_interval(written: str) -> str:
-    """A time between epochs as Spark writes it: 500ms, 2s, 1.5 seconds, 1 minute."""
-    return f"{round(seconds_of(written, '--trigger') * 1000)} milliseconds"
-
-
-def make_folder(out: Path | None, prefix: str) -> Path:
-    """Make the folder of a run now, or a new one: to be told after a minute that it cannot be written is no fun."""
-    if out is None:
-        return Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-    folder = out.absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Invalid(f"--out {folder}: cannot be written: {error.strerror or error}; name another folder") from None
-    return folder
-
-
-@contextmanager
-def spark_on(master: str, settings: dict[str, str]) -> Iterator[SparkSession]:
-    """A Spark of our own, stopped in the end."""
-    from holdfast.runtime.spark import spark_session
-
-    with interrupts.held():
-        try:
-            session = spark_session(master, settings=settings)
-        except HoldfastError:
-            raise
-        except Exception as error:
-            interrupts.check()
-            why = " ".join(str(error).split())[:200]
-            raise NoSpark(f"Spark cannot be started on {master}: {why}; holdfast doctor says what is missing") from None
-        try:
-            interrupts.take()
-            interrupts.check()
-            yield session
-        finally:
-            session.stop()
-
-
-def carry_out(
-    chosen: Workload,
-    options: Options,
-    folder: Path,
-    session: SparkSession,
-    display: Display,
-    parallelism: int | None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Run the job to its end, watched by this display; ``settings`` are those of ``holdfast.start``. Its summary.
-
-    Interrupted, the job ends after the epoch at hand, so that it can go on later; the summary says so.
-    """
-    from holdfast.runtime.spark import start
-
-    began = time.monotonic()
-    interrupted = False
-    pipeline = chosen.pipeline() if parallelism is None else chosen.pipeline(parallelism=parallelism)
-    with display:
-        job = start(
-            chosen.stream(session, options),
-            pipeline,
-            store=folder,
-            epochs=options.epochs,
-            bounded=options.input is not None,
-            **settings,
-        )
-        _put(folder / SETUP, _setup(chosen.name, options, parallelism))
-        display.watch(job)
-        try:
-            interrupts.check()
-            job.awaitTermination()
-        except KeyboardInterrupt:
-            interrupted = True
-            progress.print("interrupted: stopping after this epoch; again to stop at once", highlight=False)
-            job.stop()
-    summary = {**summarise(folder, chosen.name, time.monotonic() - began), "interrupted": interrupted}
-    _put(folder / SUMMARY, summary)
-    return summary
-
-
-def _say(text: str, log: Log) -> None:
-    """To stderr; as a line of JSON where all lines are."""
-    if log is Log.json:
-        _log_line({"time": round(time.time(), 6), "kind": "note", "text": text})
-    else:
-        progress.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
-
-
-def _log_line(event: dict[str, Any]) -> None:
-    print(json.dumps(event, default=str, allow_nan=False), file=sys.stderr, flush=True)
-
-
-def summarise(folder: Path, name: str, seconds: float) -> dict[str, Any]:
-    """What the history and the outputs of a run say."""
-    rows = shed = failures = tentative_epochs = 0
-    epochs: set[int] = set()
-    lost: list[str] = []
-    latencies = []
-    recovered, over, lost_at = True, False, -1
-    for event in read_history(folder):
-        match event["kind"]:
-            case "epoch":
-                if event["epoch"] not in epochs:
-                    rows += event["rows_in"]
-                    shed += event.get("shed", 0)
-                epochs.add(event["epoch"])
-                tentative_epochs += event["tentative"] > 0
-                recovered = not event["absent"] and not event["tentative"]
-            case "stopped":
-                over = True
-            case "started":
-                over = False
-            case "nodes lost":
-                failures += 1
-                lost += event["nodes"]
-                recovered = recovered and over  # what goes when the job has ended takes nothing with it
-                lost_at = event["epoch"] if not over else lost_at
-            case "answered":
-                latencies.append(event["seconds"])
-            case "checkpoint":
-                recovered = recovered or event["epoch"] >= lost_at  # an older one was under way when nodes were lost
-    ordered = sorted(latencies)
-    return {
-        "workload": name,
-        "epochs": len(epochs),
-        "rows": rows,
-        "shed_rows": shed,
-        "final_rows": _rows(folder / "output" / "final"),
-        "tentative_rows": _rows(folder / "output" / "tentative"),
-        "failures": failures,
-        "nodes_lost": lost,
-        "recovered": recovered,
-        "tentative_epochs": tentative_epochs,
-        "latency_median_s": ordered[len(ordered) // 2] if ordered else None,
-        "latency_max_s": ordered[-1] if ordered else None,
-        "seconds": round(seconds, 3),
-        "out": str(folder),
-    }
-
-
-def _rows(folder: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
-
-
-def _setup(name: str, options: Options, parallelism: int | None) -> dict[str, Any]:
-    return {
-        "workload": name,
-        "input": None if options.input is None else str(Path(options.input).absolute()),
-        "epochs": options.epochs,
-        "rate": options.rate,
-        "seed": options.seed,
-        "column": options.column,
-        "expressways": options.expressways,
-        "parallelism": parallelism,
-    }
-
-
-def _resumed(folder: Path, name: str, options: Options, parallelism: int | None, epochs: int | None) -> Options:
-    """The options of a run that goes on; Invalid if what is asked for now does not fit what is there."""
-    try:
-        before = json.loads((folder / SETUP).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return options
-    except NotADirectoryError:
-        raise Invalid(f"--out {folder}: this is a file, or lies in one; name a folder") from None
-    except (OSError, ValueError) as error:
-        raise Invalid(f"--out {folder}: {SETUP} cannot be read: {error}") from None
-    now = _setup(name, options, parallelism)
-    if options.input is None or epochs is None:
-        # A generator may go on for longer; a file is cut into as many epochs as it was at first.
-        now["epochs"] = before["epochs"] if epochs is None else epochs
-        before = {**before, "epochs": now["epochs"]}
-    for key, value in before.items():
-        if key != "parallelism" and now.get(key) != value:
-            raise Invalid(
-                f"--out {folder}: this run has {key} {value!r}, now it is {now.get(key)!r}; use another folder"
-            )
-    return replace(options, epochs=now["epochs"])
-
-
-def _put(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _read(console: Console, summary: dict[str, Any]) -> None:
-    console.print(
-        f"{summary['epochs']} epochs, {summary['rows']:,} rows in, {summary['final_rows']:,} final and "
-        f"{summary['tentative_rows']:,} tentative rows out, {summary['failures']} failures"
-        + ("" if summary["recovered"] else ", not recovered"),
-        highlight=False,
-    )
-    if summary["shed_rows"]:
-        share = summary["shed_rows"] / (summary["shed_rows"] + summary["rows"])
-        console.print(
-            f"{summary['shed_rows']:,} rows ({share:.1%}) were left out to keep up: the output is that of the rest",
-            highlight=False,
-        )
-    if summary["latency_median_s"] is not None:
-        console.print(
-            f"latency of an epoch: median {summary['latency_median_s']:.2f} s, most {summary['latency_max_s']:.2f} s",
-            highlight=False,
-        )
-    console.print(f"output, history and summary in {summary['out']}", highlight=False, soft_wrap=True)
-    if summary["interrupted"]:
-        console.print("it was interrupted; the same command with that --out goes on", highlight=False, soft_wrap=True)
-    console.print(f"holdfast report {summary['out']} makes a page of it", highlight=False, soft_wrap=True)
