@@ -65,7 +65,7 @@ def measure(simulation: Simulation, history: Path) -> Counter[str]:
             found["files in the store"] += 1
     for node in simulation.nodes.here.values():
         found["files on nodes"] += len(node.disk.paths())
-        for versions in node.worker._versions.values() if node.worker is not None else ():
+        for versions in (each for worker in node.workers.values() for each in worker._versions.values()):
             found["versions in memory"] += sum(len(held) for held in versions._held.values())
             found["bytes in memory"] += versions.nbytes
     found["in the coordinator"] = of_coordinator(simulation.driver.coordinator.parts)

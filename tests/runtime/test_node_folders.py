@@ -105,3 +105,12 @@ def test_an_executor_s_folder_stays_though_its_python_processes_come_and_go(tmp_
         executor.kill()
         executor.communicate()
     assert folders.clear(used) and not used.exists()
+
+
+def test_what_an_executor_had_before_it_was_given_up_goes_when_it_is_a_node_again(tmp_path: Path) -> None:
+    for name in ("node-0.3", "node-1.3.1", "node-0.3.2", "node-0.4", "node-2.33"):
+        (tmp_path / name / "main").mkdir(parents=True)
+    assert folders.node_folder(str(tmp_path / "node-0.4")) == str(tmp_path / "node-0.4")
+    assert len(list(tmp_path.iterdir())) == 5
+    assert folders.node_folder(str(tmp_path / "node-0.3.2")) == str(tmp_path / "node-0.3.2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node-0.3.2", "node-0.4", "node-2.33"]

@@ -182,6 +182,23 @@ def test_who_is_slow_is_given_up_only_after_others_have_done_its_work() -> None:
     assert driver.only(GiveUp).nodes == (("node-1", "2"),)
 
 
+def test_what_others_did_without_one_node_says_nothing_against_another() -> None:
+    driver = Driver(chain(1, 3, 3), nodes=3, capacity=1000.0, checkpoint_every=3)
+    driver.join(0, 1, 2)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    one, two = frozenset({"node-1"}), frozenset({"node-2"})
+    stopgap = late(driver, 5, 1)
+    driver.finish(stopgap)
+    driver.tell(AnswerLate(5, one, 2.0, within=1.0))
+    driver.tell(AnswerLate(5, two, 3.0, within=1.0))
+    driver.tell(AnswerLate(5, two, 3.5 + 2 * PATIENCE, within=1.0))
+    assert not driver.of(GiveUp), "it took part"
+    driver.tell(AnswerLate(5, one, 4.0 + 2 * PATIENCE, within=1.0))
+    driver.tell(AnswerLate(5, one, 4.0 + 3 * PATIENCE, within=1.0))
+    assert [name for each in driver.of(GiveUp) for name, _ in each.nodes] == ["node-1"]
+
+
 def test_who_speaks_now_and_then_is_given_up_if_others_speak_at_once() -> None:
     """As one that loses many of its packets does."""
     for other, given_up in ((0, True), (1, True), (2, False)):

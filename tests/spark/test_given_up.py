@@ -27,7 +27,8 @@ class Listed(list[Any]):
 
 def executors(*ids: str) -> Executors:
     summaries = Listed(
-        SimpleNamespace(id=lambda name=name: name, hostPort=lambda name=name: f"h{name}:1") for name in ids
+        SimpleNamespace(id=lambda name=name: name, hostPort=lambda name=name: f"h{name}:1", maxTasks=lambda: 1)
+        for name in ids
     )
     scala = SimpleNamespace(
         schedulerBackend=lambda: SimpleNamespace(getExecutorIds=lambda: Listed(ids)),
@@ -51,7 +52,7 @@ def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_someth
     monkeypatch.setattr(nodes, "WARM_WITHIN", 0.0)
     well, tried = threading.Event(), []
 
-    def warm(at: str) -> str:
+    def warm(at: str, _: int) -> str:
         tried.append(at)
         if at.endswith("_1") and len(tried) > 2 and not well.is_set():
             raise ConnectionError("it hears nothing")
@@ -76,3 +77,21 @@ def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_someth
     after = made.look()["node-1"]
     assert after.place == before.place and after.incarnation != before.incarnation and after.folder != before.folder
     assert list(made.look()) == ["node-0", "node-1"] and made.look()["node-0"].incarnation == "0"
+
+
+def test_one_that_does_not_see_the_store_yet_is_tried_again_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "REJOIN", 0.05)
+    there, tried = threading.Event(), []
+
+    def warm(at: str, _: int) -> str:
+        tried.append(at)
+        return "h1: no such store" if at.endswith("_1") and len(tried) > 2 and not there.is_set() else ""
+
+    made = executors("0", "1")
+    made.warm = warm
+    until(lambda: len(made.look()) == 2)
+    made.give_up([("node-1", made.look()["node-1"].incarnation)])
+    until(lambda: len(made.look()) == 1 and len(tried) >= 4)
+    assert not made.refused()
+    there.set()
+    until(lambda: len(made.look()) == 2)

@@ -217,7 +217,8 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 for entry in list(os.scandir(path)):
                     Path(entry.path).unlink(missing_ok=True)
-                path.rmdir()
+                with contextlib.suppress(OSError):  # somebody has just put something into it
+                    path.rmdir()
 
     def delete_tree(self, folder: str) -> None:
         def gone(_: object, __: str, error: tuple[type[BaseException], BaseException, object]) -> None:

@@ -29,7 +29,8 @@ FAILURES = 2
 
 class GivingUp:
     """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``mute``: how often each
-    was asked in vain, ``first``: when that began. ``proven``: when it was known that others had done all of it.
+    was asked in vain, ``first``: when that began. ``stood_in``: the epoch that others did ``without`` some; ``proven``:
+    when that was known, which says nothing against anybody else.
     ``failures``: runs in a row that each node broke.
     """
 
@@ -39,6 +40,7 @@ class GivingUp:
         self.mute: Counter[str] = Counter()
         self.first: dict[str, float] = {}
         self.stood_in = -1
+        self.without: frozenset[str] = frozenset()
         self.proven: float | None = None
         self.failures: Counter[str] = Counter()
 
@@ -48,7 +50,7 @@ class GivingUp:
                 self._note(told)
                 yield from self._give_up(self._stuck(told), told.silent, "silent", parts)
             case StoodIn(run):
-                self.stood_in = run.last
+                self.stood_in, self.without = run.last, run.avoid
             case RunBroken() if told.failing:
                 self.failures.update(name for name in told.failing if name in parts.members.nodes)
                 failing = {name for name in told.failing if self.failures[name] >= FAILURES}
@@ -63,6 +65,7 @@ class GivingUp:
                 for work in run.works:
                     self.failures.pop(work.node, None)
             case Lost(nodes):
+                self.without -= nodes
                 for name in nodes:
                     self.since.pop(name, None)
                     self.mute.pop(name, None)
@@ -88,7 +91,7 @@ class GivingUp:
                 stuck.add(worst)
         if self.proven is not None:
             slow = max(PATIENCE, late.within / 2)
-            began = {name: max(since, self.proven) for name, since in self.since.items()}
+            began = {name: max(since, self.proven) for name, since in self.since.items() if name in self.without}
             stuck |= {name for name, since in began.items() if late.seconds - since >= slow}
         return stuck
 

@@ -39,6 +39,8 @@ class Runs:
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
             case Lost(nodes):
+                for key in [key for key in self.attempts if key[1] == "broken"]:
+                    del self.attempts[key]  # those may have been the reason
                 for number, running in self.under_way.items():
                     self.under_way[number] = replace(running, gone=running.gone | nodes)
                     yield CancelRun(number)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.coordinator.giving_up import FAILURES
 from holdfast.runtime.driver.migration import serves
 from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
 from holdfast.runtime.driver.telling import told
@@ -174,7 +175,9 @@ class Running:
 
     def _refused(self, reports: Sequence[Report]) -> Report | None:
         """Somebody whom a disk told no, if that is to be waited for: not where others have disks that may be well."""
-        nodes = self._driver.nodes
+        snapshot = self._driver.snapshot
+        staying = set(snapshot.nodes) - set(snapshot.leaving)
+        nodes = {name: info for name, info in self._driver.nodes.items() if name in staying}
         full = {nodes[report.node].host for report in reports if report.status == "unfit" and report.node in nodes}
         waiting = ("unusable",) if any(info.host not in full for info in nodes.values()) else ("unusable", "unfit")
         return next((report for report in reports if report.status in waiting), None)
@@ -234,8 +237,10 @@ class Running:
                 continue
             del self._suspects[number]
             self._strikes = 0 if gone else self._strikes + 1
-            if self._strikes > TRIES:
-                self._driver.fail(RunFailed(f"Spark could not finish a run in {TRIES} tries: {told(error)}"))
+            # Where nodes are to blame, each may be given up before it is said that nobody can.
+            tries = TRIES + FAILURES * len(self._driver.nodes) if failing else TRIES
+            if self._strikes > tries:
+                self._driver.fail(RunFailed(f"Spark could not finish a run in {tries} tries: {told(error)}"))
             else:
                 self._broken(run, *(("nodes were lost",) if gone else (told(error), failing)))
 

@@ -30,6 +30,7 @@ NEAR = (f"{PREFIX}*", f"../blockmgr-*/{PREFIX}*", f"../../executor-*/blockmgr-*/
 """Where folders of others may be, seen from ours: beside it, of other executors of this job, of other jobs."""
 
 _held: dict[str, int] = {}
+_opened: set[str] = set()
 
 
 def place(folder: str) -> str:
@@ -40,6 +41,19 @@ def place(folder: str) -> str:
     # An executor's states are on one disk, those of different executors on all of them.
     chosen = dirs[zlib.crc32(dirs[0].encode()) % len(dirs)] or tempfile.gettempdir()
     return str(Path(chosen) / folder)
+
+
+def node_folder(folder: str) -> str:
+    """Where a node's folder is; what the same executor had as a node before it was given up is of no use, and goes."""
+    path = Path(place(folder))
+    executor, _, life = path.name.partition(".")[2].partition(".")
+    if life and folder not in _opened:
+        _opened.add(folder)
+        for other in path.parent.glob("*.*"):
+            whose, _, earlier = other.name.partition(".")[2].partition(".")
+            if whose == executor and int(earlier or 0) < int(life):
+                shutil.rmtree(other, ignore_errors=True)
+    return str(path)
 
 
 def claim(folder: str) -> None:

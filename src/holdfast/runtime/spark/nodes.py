@@ -164,12 +164,11 @@ class Executors:
         for name in [name for name, executor in self._known.items() if executor not in alive]:
             del self._known[name]
         nobody = self._begun and not self._known  # then there are no epochs that could go on without them
-        nobody = nobody and not self._given_up.keys() >= set(alive)
         for executor in alive:
             if (
                 executor not in self._known.values()
                 and executor not in self._refused
-                and (nobody or self._is_warm(executor))
+                and ((nobody and executor not in self._given_up) or self._is_warm(executor))
             ):
                 free = next(name for number in range(10**6) if (name := f"node-{number}") not in self._known)
                 self._known[free] = executor
@@ -201,14 +200,16 @@ class Executors:
 
     def _warm_up(self, executor: str) -> None:
         assert self.warm is not None
-        wrong = ""
+        wrong, broke, life = "", False, self._life(executor)
         try:
             wrong = self.warm(self._location(executor), self._seat(executor)[1])
         except Exception:  # one that died meanwhile, that cannot work yet, or a context that is being closed
-            if executor in self._given_up:
-                self._set_aside(executor)
-                return
-        if wrong:
+            broke = True
+        if life != self._life(executor):
+            return  # it was given up meanwhile, and is tried anew
+        if executor in self._given_up and (wrong or broke):
+            self._set_aside(executor)  # what it was given up for may not be over
+        elif wrong:
             self._refused[executor] = wrong
             self._untold.append(f"executor {executor} on {wrong}")
         else:

@@ -20,7 +20,7 @@ from holdfast.runtime.driver.ports import RunResult
 from holdfast.runtime.driver.shedding import sample
 from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.spark.combining import uncombined
-from holdfast.runtime.spark.folders import claim, let_go, place
+from holdfast.runtime.spark.folders import claim, let_go, node_folder, place
 from holdfast.runtime.spark.placement import Misplaced, misplaced
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
@@ -44,7 +44,7 @@ def worker_of(job: str, context: Broadcast[bytes]) -> Worker:
             let_go(_workers.pop(ended).context.local)
         made: JobContext = unpickled(context.value)
         claim(made.local)
-        _workers[job] = Worker(made, folders=lambda folder: open_files(place(folder)))
+        _workers[job] = Worker(made, folders=lambda folder: open_files(node_folder(folder)))
     return _workers[job]
 
 

@@ -224,8 +224,8 @@ def _warm(spark: SparkSession) -> None:
 
     def work() -> None:
         with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
-            warm(spark)
-            _log.warning("ready to take over")
+            if warm(spark):
+                _log.warning("ready to take over")
 
     threading.Thread(target=work, name="holdfast-warm", daemon=True).start()
 

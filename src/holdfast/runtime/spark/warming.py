@@ -33,8 +33,9 @@ class Nothing:
         return [b""] * self.slots
 
 
-def warm(spark: SparkSession) -> None:
-    """Blocks until one batch of rows is through."""
+def warm(spark: SparkSession) -> bool:
+    """Blocks until one batch of rows is through; whether it is. In a session of its own: nobody awaits its queries."""
+    spark = spark.newSession()
     context = spark.sparkContext
     there = locations(context)
     slots: list[str | None] = [*there] or [None] * context.defaultParallelism
@@ -51,6 +52,6 @@ def warm(spark: SparkSession) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-warm-") as folder:
         query = rows.writeStream.foreachBatch(each).option("checkpointLocation", f"file://{folder}").start()
         try:
-            through.wait(ENOUGH)
+            return through.wait(ENOUGH)
         finally:
             query.stop()
