@@ -33,9 +33,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Two processes: one has Spark and all tests that need it, the other runs what is pure.
+# Three processes: one has Spark and all tests that need it, one those that start programs; pure ones fill the gaps.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster, most of
 # the queries that Structured Streaming runs too. What needs hosts of its own is in test-cluster.

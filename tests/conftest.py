@@ -23,9 +23,12 @@ for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS
     os.environ.setdefault(name, f"{SHORT_LIVED} -XX:SharedArchiveFile={CLASSES}" if classes else SHORT_LIVED)
 
 # The logs and states of Structured Streaming are written by plain renames. As it is otherwise, Hadoop starts a readlink
-# of its own for each, three for every file.
+# of its own for each, three for every file. And Spark compiles no code for a handful of rows: a fifth of what a query
+# costs here. Programs with a Spark of their own run as users have it.
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -24,7 +24,7 @@ from holdfast.assessment.metrics import (
 )
 from holdfast.errors import Invalid
 
-REPRODUCIBLE = settings(deadline=None, derandomize=True, max_examples=60)
+REPRODUCIBLE = settings(deadline=None, derandomize=True, max_examples=30)
 scores = st.floats(-5, 5).map(lambda value: round(value, 3))
 GOLDEN = [10.0] * 12
 

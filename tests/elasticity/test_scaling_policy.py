@@ -16,7 +16,7 @@ from holdfast.state import KeyRange, Routing
 from holdfast.state.ranges import RING
 from holdfast.topology import Task
 
-SOME = settings(deadline=None, derandomize=True, max_examples=40)
+SOME = settings(deadline=None, derandomize=True, max_examples=25)
 FEW = settings(deadline=None, derandomize=True, max_examples=25)
 
 

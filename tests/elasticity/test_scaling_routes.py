@@ -15,7 +15,7 @@ from holdfast.state import KeyRange, Routing
 from holdfast.state.ranges import RING
 from holdfast.topology import Task
 
-QUICK = settings(deadline=None, derandomize=True, max_examples=120)
+QUICK = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.elasticity import Pool, PoolPolicy
 from holdfast.errors import Invalid
 
-QUICK = settings(deadline=None, derandomize=True, max_examples=150)
+QUICK = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def test_a_request_is_served_at_once_and_the_pool_refilled_behind_it() -> None:

@@ -27,7 +27,7 @@ def one_by_one(part: KeyRange, hashes: list[int], parts: int) -> list[int]:
     return counts
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(ranges, st.lists(st.integers(0, RING - 1), max_size=50), st.integers(1, 100), st.data())
 def test_a_tally_is_what_counting_row_by_row_gives(
     part: KeyRange, hashes: list[int], parts: int, data: st.DataObject
@@ -36,7 +36,7 @@ def test_a_tally_is_what_counting_row_by_row_gives(
     assert list(tally(part, np.array(hashes, np.uint32), parts)) == one_by_one(part, hashes, parts)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=80)
 @given(ranges.filter(lambda part: part.width >= 1000), st.lists(st.integers(0, 50), min_size=2, max_size=40))
 def test_a_range_is_cut_between_two_parts_where_both_sides_are_as_even_as_they_can_be(
     part: KeyRange, counts: list[int]

@@ -12,7 +12,7 @@ from holdfast.errors import Invalid
 from holdfast.fidelity import Flow, internal_completeness, losses, objectives, query_completeness, query_fidelities
 from holdfast.topology import Knobs, Operator, Query, Stream, Task, Topology, random_topology, read_topology
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def two_merged(inputs: str) -> Topology:

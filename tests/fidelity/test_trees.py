@@ -13,7 +13,7 @@ from holdfast.errors import Infeasible, Invalid
 from holdfast.fidelity import count_trees, minimal_trees, objectives, tree_counts, trees_through
 from holdfast.topology import Knobs, Operator, Stream, Task, Topology, random_topology
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def two_into_a_full_one(inputs: str) -> Topology:

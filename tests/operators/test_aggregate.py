@@ -52,7 +52,7 @@ def table(rows: list[tuple[str | None, int | None]]) -> pa.Table:
     return pa.Table.from_pylist([{"key": key, "x": x} for key, x in rows], SCHEMA)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(epochs=st.lists(ROWS, max_size=4), senders=st.integers(1, 3), tasks=st.integers(1, 3))
 def test_every_epoch_lists_the_keys_that_changed_with_their_new_values(
     epochs: list[list[tuple[str | None, int | None]]], senders: int, tasks: int
@@ -80,7 +80,7 @@ def test_combine_aggregates_one_epoch_and_remembers_nothing(rows: list[tuple[str
     assert not running.states[next(iter(running.states))].tables
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(
     rows=st.lists(
         st.tuples(

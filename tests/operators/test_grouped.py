@@ -62,7 +62,7 @@ def plain(epochs: list[tuple[list[tuple[int, str, int]], int]], emit: Emit) -> l
 
 
 @pytest.mark.parametrize("emit", ["update", "append", "complete"])
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(epochs=EPOCHS)
 def test_as_a_plain_loop_has_it(emit: Emit, epochs: list[tuple[list[tuple[int, str, int]], int]]) -> None:
     operator = grouped(emit)

@@ -56,7 +56,7 @@ def trial(operator: op.Operator, senders: int = 1, tasks: int = 1) -> op.Trial:
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(epochs=EPOCHS, shape=SIZES, senders=st.integers(1, 2))
 def test_windows_hold_what_a_row_by_row_count_holds(
     epochs: list[list[tuple[str, int | None]]], shape: tuple[int, int], senders: int
@@ -82,7 +82,7 @@ def test_windows_hold_what_a_row_by_row_count_holds(
     assert len(running.states[Task("answer", 0)]["state"]) == 0
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(epochs=EPOCHS, shape=SIZES, senders=st.integers(1, 2), keyed=st.booleans())
 def test_windows_can_be_told_whenever_they_change(
     epochs: list[list[tuple[str, int | None]]], shape: tuple[int, int], senders: int, keyed: bool
@@ -186,7 +186,7 @@ def test_a_window_can_keep_its_top_rows_alone() -> None:
 
 
 @pytest.mark.parametrize("rising", [True, False])
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(
     epochs=st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)), max_size=6), keep=st.integers(1, 4)
 )
@@ -235,7 +235,7 @@ def test_a_ranking_of_windows_is_made_once_when_they_close() -> None:
     assert len(running.states[Task("top", 0)]["state"]) == 0
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(epochs=st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 90)), max_size=12), max_size=6))
 def test_deduplicate_within_a_span_agrees_with_the_plain_version(epochs: list[list[tuple[str, int]]]) -> None:
     running = trial(op.deduplicate("key", time="time", within="10 seconds"))
@@ -297,7 +297,7 @@ def joining(size: int, every: int, how: Any = "inner", tasks: int = 1) -> op.Tri
     )
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(left=st.tuples(SIDE, SIDE), right=st.tuples(SIDE, SIDE), shape=SIZES, tasks=st.integers(1, 2))
 def test_a_join_pairs_rows_of_equal_key_in_every_window_they_share(
     left: tuple[Any, Any], right: tuple[Any, Any], shape: tuple[int, int], tasks: int

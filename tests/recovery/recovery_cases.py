@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.recovery.validation import upstream
 from holdfast.topology import Operator, Query, Stream, Task, Topology
 
-steady = settings(deadline=None, derandomize=True, max_examples=100)
+steady = settings(deadline=None, derandomize=True, max_examples=40)
 
 
 @st.composite

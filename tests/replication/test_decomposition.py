@@ -9,7 +9,7 @@ from holdfast.fidelity import count_trees
 from holdfast.replication import SubTopology, decompose
 from holdfast.topology import Knobs, Operator, Query, Stream, Topology, random_topology
 
-SETTINGS = settings(max_examples=80, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def operators_of(parts: tuple[SubTopology, ...]) -> list[tuple[str, set[str]]]:

@@ -74,7 +74,7 @@ class TestAdvice:
         text = str(advise_scenario(FIVE_NINES, limits=Limits(max_recovery_factor=3.0)))
         assert text.splitlines()[1].startswith("active-replay") and len(text.splitlines()) == 7
 
-    @settings(deadline=None, derandomize=True, max_examples=60)
+    @settings(deadline=None, derandomize=True, max_examples=30)
     @given(st.floats(0.3, 6), st.floats(-3, 3), st.floats(-3, 3), st.floats(1.01, 1000), st.integers(1, 12))
     def test_every_reason_is_one_line_and_every_number_finite(
         self, nines: float, w: float, s: float, top: float, nodes: int

@@ -16,7 +16,7 @@ from holdfast.resilience.strategies import STRATEGIES
 
 DAY = 86400.0
 F = 30 * DAY
-reproducible = settings(deadline=None, derandomize=True, max_examples=60)
+reproducible = settings(deadline=None, derandomize=True, max_examples=30)
 
 slas = st.floats(0.3, 6.0).map(lambda nines: 1.0 - 10.0**-nines)
 times = st.floats(-3.0, 3.0).map(lambda exponent: DAY * 10.0**exponent)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from driver_alone import Alone, Recorded
 
@@ -22,7 +23,8 @@ from holdfast.runtime.messages import NodeInfo, Run
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
-from holdfast.state import Unusable
+from holdfast.state import Damaged, Unusable
+from holdfast.state.output import output_name, place, stage
 
 # Who listens
 
@@ -291,6 +293,79 @@ def test_a_sink_that_keeps_refusing_ends_the_job_and_the_next_one_goes_on_there(
     again = Alone(epochs=12, after=alone).end()
     assert again.ended == [None]
     assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"
+
+
+def behind_checkpoints(epoch: int = 9) -> tuple[Refusing, Alone]:
+    """A job that ended for its sink, which has had nothing from an epoch on, with checkpoints later than that."""
+    sink = Refusing(times=1000, epoch=epoch)
+    alone = Alone(epochs=18, sink=sink).end()
+    assert isinstance(alone.ended[0], SinkFailed)
+    made = [one.epoch for one in alone.store("test").checkpoints()]
+    assert min(made) < epoch < max(made), made
+    return sink, alone
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "lose"])
+def test_what_the_sink_has_not_had_is_made_again_though_a_later_checkpoint_is_there(how: str) -> None:
+    usual = Alone(epochs=18).end()
+    sink, alone = behind_checkpoints()
+    name = output_name("final", 9, "B/0")
+    alone.disk.damage(f"store/{name}", how)
+    again = Alone(epochs=18, after=alone).end()
+    assert again.ended == [None] and any(name in note and "made again" in note for note in again.driver.notes)
+    assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"
+    rows = {output.id: output.table for output in usual.taken}
+    assert all(output.table.equals(rows[output.id]) for output in again.taken)
+
+
+def test_what_is_made_again_comes_to_the_sink_before_what_came_after_it() -> None:
+    usual, sink = Alone(epochs=40).end(), Refusing(times=1000, epoch=9)
+    alone = Alone(epochs=40, sink=sink, checkpoint_every=100).end()
+    assert alone.head > 10 and not alone.store("test").checkpoints()
+    alone.disk.damage(f"store/{output_name('final', 9, 'B/0')}", "cut")
+    again = Alone(epochs=40, after=alone).end()
+    assert again.ended == [None] and ids(sink.taken) + ids(again.taken) == ids(usual.taken)
+
+
+def test_what_no_checkpoint_can_make_again_is_refused_with_what_to_do() -> None:
+    usual = Alone(epochs=18).end()
+    sink, alone = behind_checkpoints()
+    name = output_name("final", 9, "B/0")
+    store, kept = alone.store("test"), alone.disk.copy()
+    for one in store.checkpoints():
+        if one.epoch < 9:
+            store.files.delete(one.name)
+    alone.disk.damage(f"store/{name}", "cut")
+    with pytest.raises(Damaged, match=f"{name} is torn.*the sink has not had it yet.*put it back from a copy, or del"):
+        Alone(epochs=18, after=alone)
+    # Without it, as the message says:
+    store.files.delete_many(
+        [
+            name,
+            *(
+                f"output/sums/final/{one}"
+                for one in store.files.list("output/sums/final")
+                if one.startswith("000000000009-")
+            ),
+        ]
+    )
+    again = Alone(epochs=18, after=alone).end()
+    assert again.ended == [None] and ids(sink.taken) + ids(again.taken) == [
+        one for one in ids(usual.taken) if one[:2] != (9, "B/0")
+    ]
+    # And with a copy:
+    alone.disk.put_back(kept)
+    assert Alone(epochs=18, after=alone).end().ended == [None]
+
+
+def test_a_damaged_tentative_answer_that_the_sink_has_not_had_is_left_out_and_told() -> None:
+    _, alone = behind_checkpoints()
+    files = alone.store("test").files
+    place(files, [stage(files, "1-1", "tentative", 9, "B/0", pa.table({"n": [1]}), 0.5, sync=True)], sync=True)
+    alone.disk.damage(f"store/{output_name('tentative', 9, 'B/0')}", "cut")
+    again = Alone(epochs=18, after=alone).end()
+    assert again.ended == [None] and any("the sink gets the final one only" in note for note in again.driver.notes)
+    assert {output.kind for output in again.taken} == {"final"}
 
 
 def test_the_source_waits_for_a_sink_that_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:

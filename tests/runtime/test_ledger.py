@@ -134,7 +134,7 @@ def test_time_is_the_newest_so_far() -> None:
     st.integers(0, 200),
     st.data(),
 )
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=40)
 def test_as_counted_by_hand(rows: list[int], steps: list[int], horizon: int, data: st.DataObject) -> None:
     times = [sum(steps[: number + 1]) for number in range(len(rows))]
     ledger = learned(rows, times)

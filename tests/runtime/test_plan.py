@@ -166,7 +166,7 @@ blocks = st.builds(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.lists(blocks, max_size=6))
 def test_packed_blocks_come_out_as_they_went_in(given_blocks: list[Block]) -> None:
     found = unpack(pack(given_blocks))

@@ -32,7 +32,7 @@ from holdfast.runtime.worker.repartition import assembled, recut, united
 from holdfast.state import Routing, StateSchema, StateTable, TaskState, hash_keys
 from holdfast.topology import Operator, Stream, Task, Topology
 
-reproducible = settings(deadline=None, derandomize=True, max_examples=60)
+reproducible = settings(deadline=None, derandomize=True, max_examples=30)
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 

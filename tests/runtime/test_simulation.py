@@ -135,8 +135,9 @@ def test_a_damaged_checkpoint_is_fallen_back_from() -> None:
 
 
 def test_a_store_with_nothing_whole_is_told() -> None:
-    script = "damage checkpoint at epoch 4; damage checkpoint at epoch 10; restart at epoch 11"
-    wanted = FaultSchedule(chain(1, 1), Settings(nodes=1, checkpoint_every=1), 1, 12, parse_faults(script))
+    # All that are kept in the end are built upon the first one that was damaged.
+    script = "damage checkpoint at epoch 8; damage checkpoint at epoch 46; restart at epoch 47"
+    wanted = FaultSchedule(chain(1, 1), Settings(nodes=1, checkpoint_every=6), 1, 48, parse_faults(script))
     with pytest.raises(JobRefused, match="no whole checkpoint is left") as refused:
         run(wanted)
     assert isinstance(refused.value.error, Unrecoverable)

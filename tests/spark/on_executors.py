@@ -1,7 +1,6 @@
-"""A program, since a process has one Spark: a job on four executors.
+"""A program, since a process has one Spark: a job on four executors is scaled, and some are killed meanwhile.
 
-    python on_executors.py scaled FOLDER    # it is scaled, and some executors are killed meanwhile
-    python on_executors.py WORDS...         # a command of holdfast
+    python on_executors.py FOLDER
 
 What happens is decided by what the history says, never by time. The listener runs under the lock of the job, so whoever
 it kills is dead before anything else can be decided.
@@ -108,12 +107,7 @@ def scaled(spark: SparkSession, folder: Path) -> None:
 def main() -> None:
     settings = {"spark.driver.memory": "2g", "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", "")}
     spark = spark_session(MASTER, name="on-executors", settings=settings)
-    if sys.argv[1] == "scaled":
-        scaled(spark, Path(sys.argv[2]))
-    else:
-        from holdfast.cli import main as holdfast
-
-        holdfast()
+    scaled(spark, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

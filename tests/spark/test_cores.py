@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from commands import DEADLINE, running
-from on_cores import EPOCHS
+from on_cores import EPOCHS, all_at_work
 from on_executors import counted
 
 from holdfast.runtime.history.history import read_history
@@ -17,21 +16,15 @@ from holdfast.runtime.history.outputs import read_output
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 
 
-@pytest.mark.parametrize(
-    ("executors", "cores"), [(2, 2), pytest.param(1, 4, marks=pytest.mark.long)], ids=["two of two", "one of four"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("executors", "cores"), [(2, 2), (1, 4)], ids=["two of two", "one of four"])
 def test_tasks_of_an_executor_are_at_work_at_once(executors: int, cores: int, tmp_path: Path) -> None:
     program = [sys.executable, str(Path(__file__).with_name("on_cores.py"))]
     with running(str(executors), str(cores), str(tmp_path), program=program) as process:
         _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err[-3000:]
 
-    met = read_output(tmp_path / "meeting", "final").to_pylist()
-    assert len(met) == EPOCHS * executors * cores
-    assert {row["present"] for row in met} == {cores}
-    each = Counter((row["epoch"], row["executor"]) for row in met)
-    assert set(each.values()) == {cores} and len({row["executor"] for row in met}) == executors
-
+    all_at_work(tmp_path, executors, cores)
     for name in ("counts", "beside"):
         table = read_output(tmp_path / name, "final")
         rows = sorted(zip(*(table[column].to_pylist() for column in ("epoch", "key", "count")), strict=True))

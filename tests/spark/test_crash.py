@@ -1,6 +1,7 @@
 """The driver is killed at bad moments; the next process goes on, and the final output is that of an undisturbed run.
 
-At random ones, many times: benchmarks/crashes.py.
+At random ones, many times: benchmarks/crashes.py. In every run of all tests a driver is killed at its sink
+(``test_promises_outside.py``), and the fuzzer kills one at any of its writes.
 """
 
 from __future__ import annotations
@@ -44,17 +45,11 @@ def before_publishing(folder: Path) -> Callable[[], bool]:
     return lambda: any((folder / "output" / "staged").glob("*.parquet"))
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        [in_the_middle_of_a_checkpoint],
-        pytest.param([in_the_first_epoch, in_the_middle_of_a_checkpoint, before_publishing], marks=pytest.mark.long),
-    ],
-    ids=["once", "thrice"],
-)
+@pytest.mark.long
 def test_a_killed_driver_loses_and_repeats_nothing(
-    tmp_path: Path, moments: list[Callable[[Path], Callable[[], bool]]], command: Callable[..., tuple[int, str, str]]
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> None:
+    moments = (in_the_first_epoch, in_the_middle_of_a_checkpoint, before_publishing)
     killed = [killed_when(moment(tmp_path), *arguments(tmp_path)) for moment in moments]
     assert all(killed[:2])
     code, out, err = command(*arguments(tmp_path), "--format", "json", "--quiet")

@@ -18,6 +18,7 @@ import pyspark
 import pytest
 from commands import DEADLINE, final_counts, running
 from misplacing import ENOUGH, EPOCHS
+from on_cores import all_at_work
 from on_executors import counted
 
 from holdfast.cli import main
@@ -33,21 +34,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 
 OPTIONS = Options(epochs=8, rate=300, seed=9)
 RACKS = {"node-0": "a", "node-1": "b", "node-2": "b", "node-3": "a"}
-LOST, FROZEN = 3, 6
+LOST, FROZEN, CORES = 3, 6, 2
 COMMON = f"--epochs {OPTIONS.epochs} --rate {OPTIONS.rate} --seed {OPTIONS.seed}".split()
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """A job on four executors: its folder and its summary.
+    """A job on four executors, after one of tasks that wait for each other: its folder and its summary.
 
     Two of them die at once, those of one domain, and later one is frozen for a while.
     """
     folder = tmp_path_factory.mktemp("four")
     (folder / "racks.json").write_text(json.dumps(RACKS))
-    program = [sys.executable, str(Path(__file__).with_name("on_executors.py"))]
+    program = [sys.executable, str(Path(__file__).with_name("on_cores.py")), "4", str(CORES), str(folder)]
     second = [
-        "run", "word-count", *COMMON, "--master", "local-cluster[4,1,900]", "--parallelism", "4",
+        "run", "word-count", *COMMON, "--master", f"local-cluster[4,{CORES},900]", "--parallelism", "4",
         "--checkpoint-every", "2", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
         "--fault", f"kill domain b at epoch {LOST}", "--fault", f"unreachable node-0 at epoch {FROZEN} for 5s",
         "--answer-within", "1500ms",
@@ -57,6 +58,10 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
         out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err[-3000:]
     return folder, json.loads(out)
+
+
+def test_every_core_of_an_executor_works(four: tuple[Path, dict[str, object]]) -> None:
+    all_at_work(four[0], 4, CORES)
 
 
 def test_half_of_the_executors_die_and_the_answer_is_exact(four: tuple[Path, dict[str, object]]) -> None:
@@ -93,7 +98,7 @@ def test_an_executor_that_is_frozen_keeps_nobody_waiting(four: tuple[Path, dict[
 @pytest.mark.long
 def test_scaling_goes_on_when_an_executor_with_new_tasks_or_one_with_old_ones_is_killed(tmp_path: Path) -> None:
     folder, program = tmp_path / "scaled", Path(__file__).with_name("on_executors.py")
-    with running("scaled", str(folder), program=[sys.executable, str(program)]) as process:
+    with running(str(folder), program=[sys.executable, str(program)]) as process:
         _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err[-3000:]
     events = list(read_history(folder))

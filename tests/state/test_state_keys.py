@@ -20,7 +20,7 @@ from holdfast.state import hash_keys
 from holdfast.state.keys import equal_keys, hash64
 
 M = 2**64 - 1
-QUICK = settings(deadline=None, derandomize=True, max_examples=60)
+QUICK = settings(deadline=None, derandomize=True, max_examples=30)
 
 
 def mix(x: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Invalid
 from holdfast.state import KeyRange, Routing
 
-QUICK = settings(deadline=None, derandomize=True, max_examples=80)
+QUICK = settings(deadline=None, derandomize=True, max_examples=40)
 RING = 2**32
 
 

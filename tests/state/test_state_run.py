@@ -34,7 +34,7 @@ def rows_of(run: SortedRun) -> list[tuple[int, int, bool]]:
 tables = st.dictionaries(st.integers(0, KEYS - 1), st.tuples(st.just(0), st.booleans()), max_size=KEYS)
 
 
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(steps=st.lists(tables, min_size=1, max_size=6), spread=st.sampled_from([1, 3]))
 def test_all_at_once_is_one_after_the_other(steps: list[Rows], spread: int) -> None:
     runs = [run_of(rows, number, spread) for number, rows in enumerate(steps)]

@@ -20,7 +20,7 @@ from holdfast.state import Change, KeyRange, LocalState, Spill, StateSchema, Sta
 from holdfast.state import run as run_module
 from holdfast.state import table as table_module
 
-QUICK = settings(deadline=None, derandomize=True, max_examples=40)
+QUICK = settings(deadline=None, derandomize=True, max_examples=25)
 BY_ID = StateSchema(pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 
 

@@ -10,7 +10,7 @@ from holdfast.errors import Invalid
 from holdfast.topology import Knobs, random_topology, topology_from, topology_to
 
 SEEDS = st.integers(0, 10_000)
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 @SETTINGS

@@ -123,7 +123,7 @@ ANY_ROW = st.one_of(
 )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(
     drawn=st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 7, 30, 59, 61, 400]), ANY_ROW), min_size=1, max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=5),

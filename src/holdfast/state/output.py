@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -155,18 +155,24 @@ def forget(files: Files, kind: Kind, until: int) -> int:
     return len(gone)
 
 
-def verify(files: Files, after: int) -> list[str]:
-    """Delete final outputs of epochs later than ``after`` that are not whole, so that replay makes them again.
+def damaged(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:
+    """Outputs of a kind that are not whole, by epoch and task: the file and what is wrong with it.
 
-    The paths deleted. Those without a checksum, from before there were any, are whole if they can be read.
+    ``concerned``: of which epochs and tasks; others are not read. Those without a checksum, from before there were any,
+    are whole if they can be read.
     """
-    gone = []
-    proofs = sums(files, "final")
-    for (epoch, _), path in written(files, "final").items():
-        if epoch > after and problem(files.read(path), proofs.get(path)) is not None:
-            files.delete(path)
-            gone.append(path)
-    return gone
+    proofs, wrong = sums(files, kind), {}
+    for facts, path in written(files, kind).items():
+        if concerned(*facts) and (what := problem(files.read(path), proofs.get(path))) is not None:
+            wrong[facts] = path, what
+    return wrong
+
+
+def lost(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:
+    """Outputs of a kind of which nothing but the checksum is there: they were lost, or never placed."""
+    there = written(files, kind)
+    only = {facts: path for facts, path in _by_facts(sums(files, kind)).items() if facts not in there}
+    return {facts: (path, "is missing") for facts, path in only.items() if concerned(*facts)}
 
 
 def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
@@ -187,9 +193,13 @@ def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
 
 def written(files: Files, kind: Kind) -> dict[tuple[int, str], str]:
     """The output files of a kind by epoch and task, in that order."""
-    found = ((_NAME.fullmatch(name), name) for name in files.list(folder(kind)))
-    paths = {(int(match[1]), folder_task(match[2])): f"{folder(kind)}/{name}" for match, name in found if match}
-    return dict(sorted(paths.items()))
+    return dict(sorted(_by_facts(f"{folder(kind)}/{name}" for name in files.list(folder(kind))).items()))
+
+
+def _by_facts(paths: Iterable[str]) -> dict[tuple[int, str], str]:
+    """Paths of outputs by the epoch and task in their names; others are none."""
+    found = ((_NAME.fullmatch(path.rpartition("/")[2]), path) for path in paths)
+    return {(int(match[1]), folder_task(match[2])): path for match, path in found if match}
 
 
 def sums(files: Files, kind: Kind) -> dict[str, set[str]]:

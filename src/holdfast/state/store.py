@@ -36,6 +36,10 @@ class Sync:
     outputs: bool = True
 
 
+KEPT = 3
+"""Checkpoints retained: should the newest be damaged, an older one does."""
+
+
 class Store:
     """A store at a local path, any fsspec URL, or in files that are given. Cheap to make; holds no open files.
 
@@ -58,7 +62,7 @@ class Store:
         self.identity = identity
 
     def writer(
-        self, owner: str, *, lease: float = fence.LEASE, force: bool = False, keep: int = 3, fold_at: int = 16
+        self, owner: str, *, lease: float = fence.LEASE, force: bool = False, keep: int = KEPT, fold_at: int = 16
     ) -> Writer:
         """Take the fence: Held if another writer is alive, unless ``force``. ``keep``: checkpoints retained.
 

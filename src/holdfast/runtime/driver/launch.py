@@ -18,11 +18,13 @@ from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.migration import resume, shapes
 from holdfast.runtime.driver.ports import Ports
+from holdfast.runtime.driver.verifying import Verified, retained, verified
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Damaged, Store, Writer, output
 from holdfast.state.fence import LEASE
 from holdfast.state.journal import Journal
+from holdfast.state.store import KEPT
 from holdfast.topology import Task
 
 
@@ -31,7 +33,9 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 
     Whatever does not fit is refused here, by name, with the store as it was.
     """
-    writer = ports.store.writer(config.owner, force=config.storage.force, lease=config.storage.lease or LEASE)
+    force, lease = config.storage.force, config.storage.lease or LEASE
+    keep = retained(config.settings.checkpoint_every) if ports.sink is not None else KEPT
+    writer = ports.store.writer(config.owner, force=force, lease=lease, keep=keep)
     try:
         return _launched(config, ports, ports.store, writer)
     except Exception:
@@ -45,13 +49,13 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     journal = Journal.load(store, -1 if found is None else found.epoch)
     with _understood(store, "the pipeline that wrote it"):
         found, fitted = resume(store, writer, config.pipeline, journal.newest, tuple(config.storage.allow_changed))
-    notes = list(fitted.notes)
+        outputs = Verified(found)
+        if config.storage.outputs:
+            outputs = verified(store, journal, config.pipeline, found, ports.sink is not None)
+    found = outputs.found
     checkpoint = -1 if found is None else found.epoch
     with _understood(store, "the shape of its job"):
         shape, saved = shapes(store, writer, config.pipeline, checkpoint)
-    if config.storage.outputs:
-        damaged = output.verify(store.files, after=checkpoint)
-        notes += [f"{name} was damaged; it is made again from the journal" for name in damaged]
     coordinator = Coordinator(
         config.pipeline.coordinated,
         config.settings,
@@ -80,10 +84,10 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     runner = ports.runner(context, writer)
     extra = {"signature": config.pipeline.signature}
     driver = Driver(config, ports, coordinator, journal, writer, runner, extra)
-    driver.notes += notes
+    driver.notes += [*fitted.notes, *outputs.notes]
     driver.autoscaler = Autoscaler(driver, elastic_by(config.scaling.elastic, driver), standby(config))
     driver.telling.hearers.append(driver.autoscaler.heard)
-    driver.publisher.resume()
+    driver.publisher.resume(outputs.remade)
     return driver
 
 

@@ -6,6 +6,7 @@ after a crash it goes on from there; (epoch, task, kind) tells an output that co
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,9 +127,10 @@ class Publisher:
 
     # What the sink is given
 
-    def resume(self) -> None:
+    def resume(self, remade: Mapping[str, int]) -> None:
         """Go on from the cursor: what was put in place and not taken yet is given again. Blocks.
 
+        ``remade``: from which epoch on a task's final outputs are placed again, and given then, in their order.
         A sink that is new to a store hears what is published from now on.
         """
         if self.sink is None:
@@ -143,7 +145,11 @@ class Publisher:
             self._written = cursor.write(self.files, found, self.token, self.sync)
         self._cursor = self._queued = found
         order = {"tentative": 0, "final": 1}
-        missed = [each for each in there if not found.given(each[0], each[2], each[1])]
+        missed = [
+            (kind, epoch, task)
+            for kind, epoch, task in there
+            if not found.given(kind, task, epoch) and not (kind == "final" and epoch >= remade.get(task, math.inf))
+        ]
         self._queue(sorted(missed, key=lambda each: (each[1], order[each[0]], each[2])))
 
     @property

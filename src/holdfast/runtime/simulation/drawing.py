@@ -191,7 +191,12 @@ def _mishaps(draw: Random, span: float) -> tuple[Mishap, ...]:
     """In every other schedule a few things beside the nodes go wrong."""
     count = draw.choice((0, 0, 0, 1, 1, 2, 3, 5))
     moments = sorted(round(draw.uniform(0, span), 3) for _ in range(count))
-    return tuple(Mishap(draw.choice(KINDS), at, draw.choice((1, 2, 3, 5, 8, 13, 30))) for at in moments)
+    drawn = [Mishap(draw.choice(KINDS), at, draw.choice((1, 2, 3, 5, 8, 13, 30))) for at in moments]
+    # Half of the outputs that are damaged are so while the sink is behind.
+    behind = [
+        Mishap("sink", max(0.0, each.at - 1.0), 5) for each in drawn if each.kind == "output" and each.count % 3 == 2
+    ]
+    return tuple(sorted([*drawn, *behind], key=lambda each: each.at))
 
 
 def _replans(draw: Random, topology: Topology, span: float) -> tuple[tuple[float, tuple[Task, ...]], ...]:

@@ -29,13 +29,16 @@ from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap
 from holdfast.runtime.worker.worker import JobContext
-from holdfast.state import Store, Unusable, Writer, output
+from holdfast.state import Store, Unusable, Writer, cursor, output
+from holdfast.state.cursor import Cursor
 from holdfast.state.fence import Identity
 from holdfast.topology import Task
 
 STORE = "store"
 PERIOD = 0.1
 """How often the store is remembered, to be put back."""
+DAMAGED = 6
+"""An output that is damaged is one of so many of the newest."""
 
 
 class Unfinished(Exception):
@@ -373,14 +376,24 @@ class Simulation:
         found = Store(self.disk.files(ONLOOKER, STORE)).checkpoints()
         return bool(found) and bool(found[-1].tasks)
 
-    def _damage_output(self, how: str) -> None:
-        """The newest final output. Up to the newest checkpoint nothing makes it again: readers are told its name."""
-        files = self.disk.files(ONLOOKER, STORE)
-        if written := output.written(files, "final"):
-            newest = max(written)
-            self.disk.damage(f"{STORE}/{written[newest]}", how)
-            if newest[0] <= max((each.epoch for each in Store(files).checkpoints()), default=-1):
-                self.excused.add(newest)
+    def _damage_output(self, number: int) -> None:
+        """One of the newest final outputs, but none that the sink still has to get and no checkpoint makes again.
+
+        What the sink has had, and a checkpoint is later than, is not made again: readers are told its name.
+        """
+        store = Store(self.disk.files(ONLOOKER, STORE))
+        made = [each.epoch for each in store.checkpoints()] or [-1]
+        had = cursor.read(store.files) or Cursor()
+        written = output.written(store.files, "final")
+        if not written:
+            return
+        newest = sorted(written)[-DAMAGED:]
+        epoch, task = chosen = newest[number // 3 % len(newest)]
+        if epoch <= max(made) and had.given("final", task, epoch):
+            self.excused.add(chosen)
+        elif epoch <= max(made) and epoch <= min(made):
+            return
+        self.disk.damage(f"{STORE}/{written[chosen]}", ("flip", "cut", "lose")[number % 3])
 
     def _mishap(self, mishap: Mishap) -> None:
         self.recorder.add({"time": START + self.world.now, "kind": "mishap", "mishap": str(mishap)})
@@ -419,4 +432,4 @@ class Simulation:
                 self.restart()
             case "output":
                 self.restart()
-                self._damage_output(("flip", "cut", "lose")[mishap.count % 3])
+                self._damage_output(mishap.count)

@@ -16,6 +16,8 @@ from holdfast.runtime.shape import check_scalable
 from holdfast.runtime.spark.source import StreamSource
 
 PROGRESS_KEPT = 100
+LEAVING = 10.0
+"""Seconds that Spark's query is given to end."""
 
 
 class Job:
@@ -105,6 +107,7 @@ class Job:
         """Finish the epoch at hand, checkpoint, and end."""
         self.driver.clock.post(self.driver.stop)
         self._ended.wait()
+        self._leave()
 
     def scale(self, operator: str, to: int, timeout: float = 60.0) -> dict[str, Any]:
         """Let an operator have so many tasks, out or in, while the job runs; results stay what they are.
@@ -161,7 +164,12 @@ class Job:
         """Until the stream has begun; what ended the job before that is raised."""
         self._begun.wait()
         if self._ended.is_set() and self._error is not None:
+            self._leave()
             raise self._error
+
+    def _leave(self) -> None:
+        if self._source is not None:
+            self._source.wait(LEAVING)
 
     def _notice(self, event: dict[str, Any]) -> None:
         if event["kind"] == "epoch":

@@ -125,6 +125,11 @@ class StreamSource:
             self._closed = True
             self._changed.notify_all()
 
+    def wait(self, seconds: float) -> None:
+        """Until Spark's query is gone: another may be started upon its log, or under its name. Not for ever."""
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join(seconds)
+
     def process_all(self) -> None:
         """Until what there is to read now was read and answered."""
         with self._changed:
@@ -213,6 +218,8 @@ class StreamSource:
                 writing = writing.queryName(self._edge.name)
             if self._edge.trigger:
                 writing = writing.trigger(**self._edge.trigger)
+            if self._closed:
+                return
             query = writing.start()
             token, begun = self._token(), self._head() >= 0
             taken(partial(belongs, self._files, token, str(query.id), self._log, begun), self._pause)

@@ -1,0 +1,79 @@
+"""Outputs that a launch finds damaged: which of them are made again, and from which checkpoint.
+
+All since the newest checkpoint are verified: replay makes them again. Of older ones only those that the sink has not
+had yet: for their sake the job goes on from an older checkpoint, since nobody but the sink's next call would miss them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.errors import Unrecoverable
+from holdfast.operators import Pipeline
+from holdfast.runtime.driver.migration import serves
+from holdfast.runtime.driver.publishing import BACKLOG
+from holdfast.state import Damaged, Store, cursor, output
+from holdfast.state.checkpoint import Checkpoint
+from holdfast.state.journal import Journal
+from holdfast.state.output import Kind
+from holdfast.state.store import KEPT
+
+
+def retained(every: int) -> int:
+    """How many checkpoints are kept, one every so many epochs, for one to be older than what the sink may not have."""
+    return max(KEPT, 2 + math.ceil((BACKLOG + 2) / every))
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """``found``: the checkpoint to go on from. ``remade``: from which epoch on a task's final outputs come again."""
+
+    found: Checkpoint | None
+    remade: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoint | None, sink: bool) -> Verified:
+    """Go on from ``found``, or from an older checkpoint; outputs that are not whole are deleted.
+
+    ``sink``: somebody is given every output. Damaged, with what to do, if one that it has not had is past making again.
+    """
+    newest, files = -1 if found is None else found.epoch, store.files
+    had = cursor.read(files) if sink else None
+
+    def owed(kind: Kind, epoch: int, task: str) -> bool:
+        return had is not None and not had.given(kind, task, epoch)
+
+    lost = output.lost(files, "final", lambda epoch, task: owed("final", epoch, task))
+    final = output.damaged(files, "final", lambda epoch, task: epoch > newest or owed("final", epoch, task))
+    # Later ones were lost, or were about to be placed when the last driver died: they are made again in any case.
+    final |= {key: told for key, told in lost.items() if key[0] <= newest}
+    if final and (oldest := min(final))[0] <= newest:
+        found = _before(store, journal, pipeline, oldest[0], *final[oldest])
+    tentative = output.damaged(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
+    if wrong := [name for name, _ in (*final.values(), *tentative.values())]:
+        files.delete_many(wrong)
+    notes = [f"{name} {what}; it is made again from the journal" for name, what in final.values()]
+    notes += [f"{name} {what}; the sink gets the final one only" for name, what in tentative.values()]
+    remade: dict[str, int] = {}
+    for epoch, task in (*final, *lost):
+        remade[task] = min(epoch, remade.get(task, epoch))
+    return Verified(found, remade, notes)
+
+
+def _before(store: Store, journal: Journal, pipeline: Pipeline, epoch: int, name: str, what: str) -> Checkpoint | None:
+    """The newest checkpoint from which this output, and all that came after it, can be made again."""
+
+    def usable(older: int) -> bool:
+        return older < epoch and journal.reaches(older) and serves(store, pipeline, store.checkpoint(older))
+
+    try:
+        return store.latest(usable)
+    except Unrecoverable as error:
+        proofs = f"{output.sums_folder('final')}/{name.rpartition('/')[2].removesuffix('.parquet')}-*"
+        raise Damaged(
+            f"store {store.url}: {name} {what}, the sink has not had it yet, and no checkpoint from before it is left "
+            f"to make it again; put it back from a copy, or delete it and {proofs} to go on without it"
+        ) from error
