@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/growth.py
     .venv/bin/python benchmarks/growth.py --busy 60 --most 6
+    .venv/bin/python benchmarks/growth.py --driver        # what the driver itself has to do: driver_growth.py
 
 A master and a worker on loopback; executors of one core. The job begins with ``--nodes`` executors; its rows cost much
 for ``--busy`` seconds, and next to nothing afterwards. What happened when is told from its history: executors that
@@ -33,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark
 
+import driver_growth
 from holdfast import operators as op
 from holdfast.operators import Pipeline
 from holdfast.runtime.history.history import read_history
@@ -134,7 +136,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--busy", type=float, default=40.0, help="seconds with much to do")
     parser.add_argument("--calm", type=float, default=60.0, help="seconds to wait at most until all is given back")
+    parser.add_argument("--driver", action="store_true", help="seconds of driver work as jobs grow, without Spark")
     given = parser.parse_args()
+    if given.driver:
+        driver_growth.main()
+        return
     from holdfast.runtime.spark import growing, spark_session, start
 
     with tempfile.TemporaryDirectory() as name, standalone(Path(name), given.most) as url:

@@ -21,6 +21,7 @@ from holdfast.runtime.driver.telling import LISTENED
 from holdfast.runtime.driver.watching import TOGETHER
 from holdfast.runtime.messages import NodeInfo, Run
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
+from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.state import Damaged, Unusable
@@ -366,6 +367,23 @@ def test_a_damaged_tentative_answer_that_the_sink_has_not_had_is_left_out_and_to
     again = Alone(epochs=18, after=alone).end()
     assert again.ended == [None] and any("the sink gets the final one only" in note for note in again.driver.notes)
     assert {output.kind for output in again.taken} == {"final"}
+
+
+def test_a_restart_reads_manifests_and_leaves_states_to_whoever_restores_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(epochs=12).end()
+    read: list[str] = []
+    usual = DiskFiles.read
+
+    def told(self: DiskFiles, name: str) -> pa.Buffer:
+        read.append(name)
+        return usual(self, name)
+
+    monkeypatch.setattr(DiskFiles, "read", told)
+    again = Alone(epochs=14, after=alone)
+    assert [name for name in read if name.startswith("checkpoints/")]
+    assert not [name for name in read if name.startswith("state/")]
+    again.end()
+    assert [name for name in read if name.startswith("state/")] and again.ended == [None]
 
 
 def test_the_source_waits_for_a_sink_that_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:

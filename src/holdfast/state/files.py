@@ -41,6 +41,8 @@ class Files(Protocol):
     """
 
     url: str
+    at_once: int
+    """So many requests may be under way together: where each waits for a service, more than one."""
 
     def read(self, name: str) -> pa.Buffer: ...
     def map(self, name: str) -> pa.Buffer:
@@ -127,6 +129,8 @@ def exists(files: Files, name: str) -> bool:
 class LocalFiles:
     """Files on a local disk. ``sync`` makes a write outlive the machine's crash, not only the process's."""
 
+    at_once = 1
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
@@ -161,8 +165,11 @@ class LocalFiles:
         return sorted(path.relative_to(top).as_posix() for path in found)
 
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
-        with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
-            temporary.replace(target)
+        with told(self.url, "write", name):
+            if not len(data) and self._made(name, sync):
+                return
+            with self._written(name, data, sync) as (temporary, target):
+                temporary.replace(target)
 
     def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
         with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
@@ -267,6 +274,19 @@ class LocalFiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except FileNotFoundError:
             return
+
+    def _made(self, name: str, sync: Durable) -> bool:
+        """An empty file is whole as soon as it is there; False if something has its name already."""
+        self._room()
+        target = self._inside(name, to_the_end=False)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        try:
+            _with_folder(lambda: os.close(os.open(target, flags, 0o666)), target.parent, sync is True)
+        except FileExistsError:
+            return False
+        if sync is True:
+            sync_folder(target.parent)
+        return True
 
     @contextlib.contextmanager
     def _written(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> Iterator[tuple[Path, Path]]:

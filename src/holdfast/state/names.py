@@ -6,6 +6,7 @@ And what a name of a file in a store may be: whatever a document says becomes a 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from holdfast.errors import Invalid
@@ -20,6 +21,7 @@ def is_inside(name: str) -> bool:
     return _INSIDE.fullmatch(name) is not None
 
 
+@lru_cache(maxsize=1 << 14)
 def task_folder(task: str) -> str:
     """The folder name of a task written ``O3/0``."""
     operator, slash, number = str(task).rpartition("/")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,8 @@ OWN = ("epoch", "task", "fidelity")
 """Columns that Holdfast adds."""
 THREADS_FROM = 1 << 20
 """Bytes from which on several threads read an output."""
+T = TypeVar("T")
+R = TypeVar("R")
 _NAME = re.compile(r"(-?\d+)-(.+-\d+)\.parquet")
 
 
@@ -106,28 +109,47 @@ def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool
     May be repeated after any failure, and says then of what the failed call has placed that it was there: whoever must
     hear of every output asks the cursor. ``sync``: done is durable, also what was there before.
     """
+    found = _each(files, lambda one: _there(files, one), staged)
+    absent = [one for one, proof in zip(staged, found, strict=True) if proof is None]
+    for one, waits in zip(absent, _each(files, lambda one: _is_waiting(files, one), absent), strict=True):
+        if not waits:
+            raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either")
     there: dict[str, str] = {}
     new = []
-    for one in staged:
-        found = there.get(one.target) or _there(files, one)
-        if found is None and not _is_waiting(files, one):
-            raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either")
-        new.append(found is None)
-        there[one.target] = found or one.checksum
+    for one, proof in zip(staged, found, strict=True):
+        new.append(proof is None and one.target not in there)
+        there.setdefault(one.target, proof or one.checksum)
+    ordered = list(_last_of_each_kind(staged, sync))
     # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
-    for one, durable in _last_of_each_kind(staged, sync):
-        files.put(_sum_name(one.kind, one.target, there[one.target]), b"", durable)
-    for number, (one, durable) in enumerate(_last_of_each_kind(staged, sync)):
-        if new[number] and not files.link(one.path, one.target, durable):
+    _each(
+        files,
+        lambda each: files.put(_sum_name(each[0].kind, each[0].target, there[each[0].target]), b"", each[1]),
+        ordered,
+    )
+
+    def link(each: tuple[bool, tuple[StagedOutput, bool]]) -> bool:
+        is_new, (one, durable) = each
+        if is_new and not files.link(one.path, one.target, durable):
             # Not there when we looked: damaged then, or another writer's by now, and whole.
-            new[number] = _there(files, one) is None
-            if new[number]:
+            is_new = _there(files, one) is None
+            if is_new:
                 files.move(one.path, one.target, durable)
-        elif durable and not new[number]:
+        elif durable and not is_new:
             files.delete(one.path)
             files.move(one.path, one.target, durable)
+        return is_new
+
+    new = _each(files, link, list(zip(new, ordered, strict=True)))
     files.delete_many([one.path for one in staged])
     return new
+
+
+def _each(files: Files, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """All of these in their order, or as many at once as the place takes."""
+    if files.at_once == 1 or len(items) < 2:
+        return [act(item) for item in items]
+    with ThreadPoolExecutor(min(files.at_once, len(items))) as pool:
+        return list(pool.map(act, items))
 
 
 def clear_staged(files: Files, keep: Callable[[str], bool] = lambda _: False) -> int:

@@ -57,6 +57,8 @@ class RemoteFiles:
     so at once the first is told no unless both had read by then. ``secrets``: what no message may have.
     """
 
+    at_once = 1
+
     def __init__(self, url: str, system: Any, root: str, secrets: tuple[str, ...] = ()) -> None:
         self.url = url
         self._secrets = secrets

@@ -156,6 +156,8 @@ def _refused(error: Exception) -> tuple[int, str]:
 class S3Files:
     """Files below a prefix of a bucket. A finished write is durable, ``sync`` or not."""
 
+    at_once = 16
+
     def __init__(self, url: str, bucket: str, prefix: str, options: S3Options) -> None:
         self.url = url.rstrip("/")
         self._bucket = bucket

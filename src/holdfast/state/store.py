@@ -142,18 +142,19 @@ class Store:
         tail = f"; damaged: {'; '.join(damaged)}" if damaged else ""
         raise Unrecoverable(f"store {self.url}: no checkpoint of epoch {epoch}, there is {have}{tail}")
 
-    def latest(self, usable: Callable[[int], bool] | None = None) -> Checkpoint | None:
+    def latest(self, usable: Callable[[int], bool] | None = None, *, read: bool = True) -> Checkpoint | None:
         """The newest checkpoint of which every file is whole; None if none was ever committed.
 
-        ``usable``: whether one of this epoch would be of use, such as ``Journal.reaches``.
-        Unrecoverable, with what was tried, if there are some and none will do. Reads all files of the answer.
+        ``usable``: whether one of this epoch would be of use, such as ``Journal.reaches``. ``read``: all of its files
+        are read; else whoever needs a state finds out whether it is whole, and this costs no more than manifests.
+        Unrecoverable, with what was tried, if there are some and none will do.
         """
         whole, tried = self._checkpoints()
         for found in reversed(whole):
             if usable is not None and not usable(found.epoch):
                 tried.append(f"checkpoint {found.epoch}: what came after it cannot be replayed")
                 continue
-            problems = self.problems(found)
+            problems = self.problems(found) if read else []
             if not problems:
                 return found
             tried.append(f"checkpoint {found.epoch}: {'; '.join(problems)}")

@@ -16,7 +16,7 @@ from holdfast.runtime.driver.autoscaling import Autoscaler, elastic_by, standby
 from holdfast.runtime.driver.checkpoints import MEASURED
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
-from holdfast.runtime.driver.migration import resume, shapes
+from holdfast.runtime.driver.migration import newest, resume, shapes
 from holdfast.runtime.driver.ports import Ports
 from holdfast.runtime.driver.verifying import Verified, retained, verified
 from holdfast.runtime.shape import scalable
@@ -45,7 +45,7 @@ def launch(config: JobConfig, ports: Ports) -> Driver:
 
 
 def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> Driver:
-    found = store.latest()
+    found = newest(store)
     journal = Journal.load(store, -1 if found is None else found.epoch)
     with _understood(store, "the pipeline that wrote it"):
         found, fitted = resume(store, writer, config.pipeline, journal.newest, tuple(config.storage.allow_changed))

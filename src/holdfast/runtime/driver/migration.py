@@ -27,7 +27,7 @@ def resume(
 
     ``journal_newest``: the newest epoch in the journal, -1 for none. Invalid names what does not fit.
     """
-    found = store.latest()
+    found = newest(store)
     epoch = -1 if found is None else found.epoch
     last, notes = _started_last(store, pending=journal_newest > epoch)
     before: Mapping[str, Any] = pipeline.signature
@@ -50,6 +50,19 @@ def resume(
     signature.write(store.files, started, writer.token, 1, store.sync.checkpoints)
     writer.check()
     return found, replace(fitted, notes=(*notes, *fitted.notes))
+
+
+def newest(store: Store) -> Checkpoint | None:
+    """The checkpoint to go on from, by its manifest: who restores a state finds out whether that is whole.
+
+    Where an older one would not do in its place, since the pipeline has changed in between, all of it is read now.
+    """
+    try:
+        started = signature.read(store.files)
+    except Damaged:
+        return store.latest()
+    since = 0 if started is None else started.since
+    return store.latest(read=any(each.epoch + 1 < since for each in store.checkpoints()))
 
 
 def _started_last(store: Store, pending: bool) -> tuple[signature.Started | None, list[str]]:

@@ -138,6 +138,8 @@ class Disk:
 class DiskFiles:
     """``Files`` upon a disk."""
 
+    at_once = 1
+
     def __init__(self, disk: Disk, actor: str, root: str) -> None:
         self.disk = disk
         self.url = f"disk/{root}" if root else "disk"
