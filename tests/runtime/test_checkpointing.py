@@ -107,6 +107,17 @@ def test_one_that_nodes_took_along_is_called_off_and_does_not_count() -> None:
     assert only(Unsound, said).copies == {A: "a"}, "what b has now is another's"
 
 
+def test_one_that_spark_asked_the_wrong_nodes_for_is_tried_for_ever_with_longer_pauses() -> None:
+    parts = due(checkpoint_tries=2)
+    for before in range(9):
+        assert take(parts).attempt == before
+        said = heard(parts.checkpointing, CheckpointBroken(5, "elsewhere", misplaced=True), parts)
+        assert kinds(said) == ["checkpoint broken"], "no copy is given up, and the job goes on"
+    assert take(parts).attempt == 9
+    heard(parts.checkpointing, CheckpointDurable(5), parts)
+    assert parts.checkpointing.misplaced == 0
+
+
 def test_copies_that_are_not_whole_are_given_up() -> None:
     parts = due()
     take(parts)

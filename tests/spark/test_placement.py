@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime.spark import placement, stages
+from holdfast.runtime.worker.versions import Saved
 
 
 @pytest.mark.parametrize(
@@ -41,5 +43,6 @@ def test_an_executor_is_known_by_the_words_its_jvm_was_started_with(tmp_path: Pa
 
 def test_states_that_are_elsewhere_are_not_brought_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "executor_here", lambda: "1")
-    with pytest.raises(placement.Misplaced, match="on executor 1 instead of 0"):
-        stages.Save("job", None, [[]], ["executor_host_0"])(0, [])  # type: ignore[arg-type]
+    (said,) = stages.Save("job", None, [[]], ["executor_host_0"])(0, [])  # type: ignore[arg-type]
+    saved = Saved.of([Saved({}, {"A/0": "cut"}), Saved.from_json(json.loads(said))])
+    assert "on executor 1 instead of 0" in saved.misplaced and saved.missing == {"A/0": "cut"}

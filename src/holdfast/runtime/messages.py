@@ -112,7 +112,7 @@ class TakeCheckpoint:
     """Bring what changed in ``(since, epoch]`` of every task to the durable store, then put the manifest in place.
 
     ``whole``: tasks that the last checkpoint did not have as they are now, so all of their state goes there.
-    ``attempt``: how many failed in a row before this one.
+    ``attempt``: how many came to nothing in a row before this one.
     """
 
     epoch: int
@@ -350,11 +350,15 @@ class CheckpointDurable:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBroken:
-    """``missing``: tasks whose state on their node is not whole; those copies are given up and recovered."""
+    """``missing``: tasks whose state on their node is not whole; those copies are given up and recovered.
+
+    ``misplaced``: nodes were asked in another's place, so nothing is wrong with what they have.
+    """
 
     epoch: int
     reason: str = ""
     missing: tuple[Task, ...] = ()
+    misplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Taking:
 class Checkpointing:
     """``durable``: the newest one's epoch, ``saved_shape``: the shape it was written in. ``failures``: in a row.
 
+    ``misplaced``: how many in a row came to nothing since Spark asked the wrong nodes; each pause is longer, none the last.
     ``wanted``: one is due whatever its age; ``whole_next``: the next one is built upon no other.
     """
 
@@ -48,6 +49,7 @@ class Checkpointing:
         self.wanted = False
         self.whole_next = False
         self.failures = 0
+        self.misplaced = 0
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -75,7 +77,7 @@ class Checkpointing:
 
     def _durable(self, event: CheckpointDurable, taking: Taking) -> Said:
         self.taking = None
-        self.failures = 0
+        self.failures = self.misplaced = 0
         if taking.since not in (-1, self.durable):
             # It holds what changed since a checkpoint that turned out damaged meanwhile.
             yield record("checkpoint broken", epoch=event.epoch, reason="built upon a damaged one")
@@ -93,6 +95,9 @@ class Checkpointing:
         if unsound := {task: node for task, node in homes.items() if node not in taking.gone}:
             yield Unsound(unsound, event.reason)
         if taking.gone:
+            return
+        if event.misplaced:
+            self.misplaced += 1
             return
         self.failures += 1
         if self.failures >= parts.settings.checkpoint_tries:
@@ -122,7 +127,7 @@ class Checkpointing:
         before = self.saved_shape.born
         whole = frozenset(task for task in homes if shape.born.get(task, 0) != before.get(task, 0))
         self.wanted, self.taking = False, Taking(head, since, shape, homes)
-        yield TakeCheckpoint(head, since, homes, shape, whole, self.failures)
+        yield TakeCheckpoint(head, since, homes, shape, whole, self.failures + self.misplaced)
 
     def check(self, parts: Parts) -> Iterable[str]:
         if self.durable > parts.answering.head:

@@ -74,6 +74,9 @@ class Checkpoints:
             else:
                 driver.tell(CheckpointBroken(wanted.epoch, told(result.error)))
             return
+        if result.misplaced:
+            driver.tell(CheckpointBroken(wanted.epoch, result.misplaced, misplaced=True))
+            return
         if result.missing:
             tasks = tuple(task for task in wanted.homes if str(task) in result.missing)
             driver.tell(CheckpointBroken(wanted.epoch, next(iter(result.missing.values())), tasks))

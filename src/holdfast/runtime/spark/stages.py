@@ -24,7 +24,7 @@ from holdfast.runtime.spark.folders import claim, let_go, node_folder, place
 from holdfast.runtime.spark.placement import Misplaced, misplaced
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
-from holdfast.runtime.worker.versions import Upload
+from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import open_files
@@ -181,9 +181,10 @@ class Save:
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
         if wrong := misplaced(self.places[index]):
-            raise Misplaced(wrong)
-        worker = worker_of(self.job, self.context)
-        return [json.dumps(worker.save(self.wanted[index]).to_json()).encode()]
+            saved = Saved({}, {}, wrong)
+        else:
+            saved = worker_of(self.job, self.context).save(self.wanted[index])
+        return [json.dumps(saved.to_json()).encode()]
 
 
 def read(records: Iterable[bytes]) -> None:

@@ -192,24 +192,29 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The files that a checkpoint got, by task; ``missing``: tasks that the node does not have whole, and why."""
+    """The files that a checkpoint got, by task; ``missing``: tasks that the node does not have whole, and why.
+
+    ``misplaced``: why nobody looked at some, which were asked for where their node is not; all are to be asked again.
+    """
 
     entries: Mapping[str, tuple[FileEntry, ...]]
     missing: Mapping[str, str]
+    misplaced: str = ""
 
     def to_json(self) -> dict[str, Any]:
         files = {task: [entry.to_json() for entry in entries] for task, entries in self.entries.items()}
-        return {"entries": files, "missing": dict(self.missing)}
+        return {"entries": files, "missing": dict(self.missing), "misplaced": self.misplaced}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Saved:
         files = {task: tuple(map(FileEntry.from_json, entries)) for task, entries in body["entries"].items()}
-        return cls(files, body["missing"])
+        return cls(files, body["missing"], body["misplaced"])
 
     @staticmethod
     def of(parts: Sequence[Saved]) -> Saved:
         entries = {task: files for part in parts for task, files in part.entries.items()}
-        return Saved(entries, {task: why for part in parts for task, why in part.missing.items()})
+        missing = {task: why for part in parts for task, why in part.missing.items()}
+        return Saved(entries, missing, next((part.misplaced for part in parts if part.misplaced), ""))
 
 
 def upload(store: Store, token: int, files: Files, wanted: Upload) -> Saved:
