@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Retry
+from holdfast.runtime.spark.log import RENAMING, WRITTEN_BY, renaming
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.state import Store, Unusable
 from holdfast.state.entries import document, read_document
@@ -28,6 +30,7 @@ class Stream:
     def __init__(self) -> None:
         self.writeStream = self.sparkSession = self
         self.schema = None
+        self.conf = SimpleNamespace(get=lambda *_: "somebody said how")
         self.raised: BaseException | None = None
         self._jsq = SimpleNamespace(streamingQuery=lambda: self)
         self.watermark = 0
@@ -187,3 +190,31 @@ def test_a_job_that_ends_meanwhile_does_not_wait_for_the_store(store: Store, mon
     sourced.source.close(None)
     sourced.through()
     assert sourced.ended == [] and sourced.epochs == [0]
+
+
+@pytest.mark.parametrize(
+    ("log", "said", "known", "expected"),
+    [
+        ("/store/spark", None, True, RENAMING),
+        ("file:///store/spark", None, True, RENAMING),
+        ("/store/spark", "another", True, "another"),
+        ("/store/spark", None, False, None),
+        ("hdfs://name/store/spark", None, True, None),
+        ("s3a://bucket/store/spark", None, True, None),
+    ],
+)
+def test_a_log_on_a_local_disk_is_written_by_plain_renames(
+    log: str, said: str | None, known: bool, expected: str | None
+) -> None:
+    settings = {WRITTEN_BY: said} if said is not None else {}
+
+    def look_up(name: str) -> None:
+        if not known:
+            raise RuntimeError(f"ClassNotFoundException: {name}")
+
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=look_up))))
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+    before = dict(settings)
+    with renaming(cast(SparkSession, SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(_jvm=jvm))), log):
+        assert settings.get(WRITTEN_BY) == expected
+    assert settings == before, "other queries of the session are not concerned"

@@ -5,6 +5,7 @@ No run passes over an epoch: what it reads comes from ``Journal.span``, which gi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +31,9 @@ SUSPICION = 2.0
 """A run that broke for no reason that can be seen: so many seconds are given for a lost node to be noticed."""
 TRIES = 3
 """A run that cannot be finished although no node was lost is tried so often."""
+FEW, LAST = 0.1, 3
+"""While each of the last epochs took fewer seconds of CPU than this, all its tasks together, one slot for each place is
+enough: an exchange and another Spark task cost more than a second core saves."""
 
 
 class RunFailed(HoldfastError):
@@ -51,6 +55,8 @@ class Running:
         self._cancelled: set[int] = set()
         self._suspects: dict[int, tuple[BaseException, float, frozenset[str]]] = {}
         self._strikes = 0
+        self._worked: deque[float] = deque(maxlen=LAST)
+        """Seconds of CPU that the works of the last epochs took."""
 
     @property
     def oldest(self) -> int:
@@ -101,7 +107,8 @@ class Running:
         allowed = driver.shedder.allowed if driver.shedder is not None and run.ingest is not None else None
         leaving = {*snapshot.leaving, *(driver.nodes.keys() - set(snapshot.nodes))}
         topology, retain, forks = self.topology(run), snapshot.retain, snapshot.forks
-        plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving)
+        few = run.kind == "epoch" and not epochs and len(self._worked) == LAST and max(self._worked) < FEW
+        plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving, few)
         batch = driver.batch(run.ingest) if run.ingest is not None else None
         self._begun[run.number] = (run, driver.clock.now())
         self._runner.start(plan, batch, lambda result: driver.clock.post(partial(self._ended, run, result)))
@@ -133,6 +140,8 @@ class Running:
         driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(driver.clock.now() - began, 6)})
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
+        if run.kind == "epoch" and whole:
+            self._worked.append(sum(report.seconds for report in result.reports if report.node))
         if run.ingest is not None and run.kind == "epoch" and whole:
             self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:

@@ -6,6 +6,9 @@ not at all, so a store knows the id of its query, which is in the log, and numbe
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from holdfast.state.files import Files
 FOLDER = "spark"
 HADOOP = {"s3": "s3a"}
 """Schemes that Hadoop has under another name."""
+WRITTEN_BY = "spark.sql.streaming.checkpointFileManagerClass"
+RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_starting = threading.Lock()
 
 
 def log_of(spark: SparkSession, store: str, given: str | None) -> str:
@@ -39,6 +45,34 @@ def log_of(spark: SparkSession, store: str, given: str | None) -> str:
             f"{other}"
         ) from None
     return f"{scheme}://{rest}"
+
+
+@contextmanager
+def renaming(spark: SparkSession, log: str) -> Iterator[None]:
+    """A query that is started meanwhile writes its log by plain renames, if that is on a local disk and nobody said how.
+
+    What Spark takes otherwise does the same, looks whether the name is free and renames, but by Hadoop's other interface,
+    which starts three processes for each file to find out that it is no link. On other file systems that one is right.
+    """
+    with _starting:  # one query at a time: the setting is the session's
+        local = "://" not in log or log.startswith("file://")
+        if not local or spark.conf.get(WRITTEN_BY, None) is not None or not _there(spark, RENAMING):
+            yield
+            return
+        spark.conf.set(WRITTEN_BY, RENAMING)
+        try:
+            yield
+        finally:
+            spark.conf.unset(WRITTEN_BY)
+
+
+def _there(spark: SparkSession, name: str) -> bool:
+    context: Any = spark.sparkContext
+    try:
+        context._jvm.java.lang.Class.forName(name)
+    except Exception:  # py4j wraps ClassNotFoundException: another Spark has it elsewhere
+        return False
+    return True
 
 
 def belongs(files: Files, token: int, query: str, log: str, begun: bool) -> None:

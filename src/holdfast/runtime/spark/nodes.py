@@ -1,7 +1,7 @@
 """Nodes as Spark has them: executors that come and go by themselves, or logical nodes inside one local process.
 
 A replacement takes its predecessor's name as another incarnation: what was stored does not come back with the name.
-A node's *place* is where Spark runs its works: an executor, as a location, or a slot of the local process.
+A node's *place* is where Spark runs its works: an executor, as a location, or the local process.
 """
 
 from __future__ import annotations
@@ -73,12 +73,11 @@ class LogicalNodes:
         for name, died in list(self._died.items()):
             if self._rejoin_after is not None and now - died >= self._rejoin_after:
                 self.join(name)
-        slots = max(1, min(self._cores, len(self._names)))
+        cores = max(1, min(self._cores, len(self._names)))
         names = sorted(self._alive, key=self._names.index)
         domains = self._domains.of(dict.fromkeys(names, HOME))
-        slot = {name: f"slot-{self._names.index(name) % slots}" for name in names}
         return {
-            name: NodeInfo(str(self._lives[name]), domains[name], HOME, self._folder(name), slot[name])
+            name: NodeInfo(str(self._lives[name]), domains[name], HOME, self._folder(name), HOME, cores)
             for name in names
         }
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -44,8 +45,9 @@ SETTINGS = {
 """What is set, unless ``settings`` says otherwise, over what spark-defaults.conf has.
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
-elsewhere. An executor that has said nothing for ten seconds is lost. On a local disk the stream's own offset and commit
-logs go without Hadoop's checksum files: two files less an epoch, each of which it makes by starting a ``chmod``.
+elsewhere. An executor that has said nothing for ten seconds is lost. What the driver writes on a local disk through
+Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum files: two files less an epoch,
+each of which it makes by starting a ``chmod``.
 
 What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
 up the end of the session for two minutes.
@@ -82,6 +84,8 @@ def spark_session(
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    context: Any = session.sparkContext
+    context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
     if cluster:
         # Workers of a local cluster keep the folders of their executors in the installed package, and leave them there.
         left = Path(os.environ["SPARK_HOME"], "work", session.sparkContext.applicationId)

@@ -18,7 +18,7 @@ from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Listener, Sink
 from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
-from holdfast.runtime.spark.log import belongs
+from holdfast.runtime.spark.log import belongs, renaming
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state.files import Files
 
@@ -220,7 +220,8 @@ class StreamSource:
                 writing = writing.trigger(**self._edge.trigger)
             if self._closed:
                 return
-            query = writing.start()
+            with renaming(self._frame.sparkSession, self._log):
+                query = writing.start()
             token, begun = self._token(), self._head() >= 0
             taken(partial(belongs, self._files, token, str(query.id), self._log, begun), self._pause)
             with self._changed:

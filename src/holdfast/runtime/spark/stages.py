@@ -157,16 +157,14 @@ class Level:
             found, said = opened(bundle)
             blocks += found
             notes += said
-        mine = {work.task for work in slot.works}
         if wrong := misplaced(slot.place):
-            sent, reports = list[Block](), [_elsewhere(work, wrong) for work in slot.works]
+            sent, reports = blocks, [_elsewhere(work, wrong) for work in slot.works]
         else:
-            sent, reports = worker.work(self.plan, slot, [b for b in blocks if b.receiver in mine])
+            sent, reports = worker.work(self.plan, slot, blocks)
         notes += [_noted(report) for report in reports]
         if self.number + 1 == len(self.plan.levels):
             return [json.dumps(notes).encode()]
-        passing = [block for block in blocks if block.receiver not in mine]
-        return bundles(self.plan, self.number + 1, [*passing, *sent], notes)
+        return bundles(self.plan, self.number + 1, sent, notes)
 
 
 @dataclass(frozen=True)

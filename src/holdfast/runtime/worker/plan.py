@@ -1,12 +1,14 @@
 """How a run is laid out: levels of slots, each slot a bundle of works at one place, and where every block must go.
 
 Pure. Few, full slots, as many as a place has cores: a Spark task in Python costs ten milliseconds before it does
-anything. Which epochs a run may read, and from which files, comes from one place alone: the ``JournalSpan`` that the
+anything. And few levels: where all that the works of a level need is made in their own slot, they go on there, and what
+they are sent never leaves the process. Which epochs a run may read, and from which files, comes from one place alone: the ``JournalSpan`` that the
 journal gave.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +31,7 @@ class KeptOutput:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What one Spark task does at one place: these works, and these kept outputs to be read.
+    """What one Spark task does at one place: these works, one after the other, and these kept outputs to be read.
 
     ``core``: the slots of a level at one place are numbered, and the works of a task keep to a number while the place
     has the same tasks, so that they can meet the process again that has its state.
@@ -128,13 +130,16 @@ def lay_out(
     forks: frozenset[int] = frozenset(),
     allowed: int | None = None,
     leaving: Collection[str] = (),
+    few: bool = False,
 ) -> RunPlan:
     """Put the works and kept outputs of a run into slots, at most one for each level and core of a place.
 
-    ``leaving``: nodes on which nothing is read that need not be.
+    ``leaving``: nodes on which nothing is read that need not be. ``few``: there is so little to do that a slot for each
+    place is enough.
     """
     depth = depths(topology)
     cores = {info.place: info.cores for info in nodes.values()}
+    used = dict.fromkeys(cores, 1) if few else cores
     filled: dict[int, dict[str, tuple[list[Work], list[KeptOutput]]]] = {}
     for work in run.works:
         place = nodes[work.node].place
@@ -142,13 +147,12 @@ def lay_out(
     for task, (node, first, last) in run.buffers.items():
         kept = KeptOutput(task, node, first, last)
         filled.setdefault(depth[task.operator], {}).setdefault(nodes[node].place, ([], []))[1].append(kept)
-    levels = tuple(
-        tuple(
-            slot
-            for place, (works, kept) in sorted(filled[level].items())
-            for slot in _dealt(place, works, kept, cores[place])
-        )
-        for level in sorted(filled)
+    levels = _fused(
+        topology,
+        [
+            [slot for place, given in sorted(filled[level].items()) for slot in _dealt(place, *given, used[place])]
+            for level in sorted(filled)
+        ],
     )
     reading = sorted({info.place for name, info in nodes.items() if name not in leaving and name not in run.avoid})
     return RunPlan(
@@ -178,6 +182,54 @@ def _dealt(place: str, works: Sequence[Work], kept: Sequence[KeptOutput], cores:
     return [
         Slot(place, tuple(work for work in works if core[work.task] == number), () if number else tuple(kept), number)
         for number in range(count)
+    ]
+
+
+def _fused(topology: Topology, levels: Sequence[Sequence[Slot]]) -> tuple[tuple[Slot, ...], ...]:
+    """These levels, each one with those before it that it can follow without an exchange."""
+    fused: list[Sequence[Slot]] = []
+    for level in levels:
+        if fused and (one := _one_level(topology, fused[-1], level)):
+            fused[-1] = one
+        else:
+            fused.append(level)
+    return tuple(map(tuple, fused))
+
+
+def _one_level(topology: Topology, level: Sequence[Slot], following: Sequence[Slot]) -> list[Slot]:
+    """Two levels as one, if every task of the second has all its senders of the first in one slot, at the place of all
+    its copies, and its works are spread over cores as well as before; else nothing."""
+    sending: dict[Task, set[tuple[str, int]]] = {}
+    for slot in level:
+        senders = [*(work.task for work in slot.works if work.lane != "replica"), *(kept.task for kept in slot.kept)]
+        for task in senders:
+            sending.setdefault(task, set()).add((slot.place, slot.core))
+    parts = {(slot.place, slot.core): [slot] for slot in level}
+    fullest, dealt = Counter[str](), Counter[tuple[str, int]]()
+    for slot in following:
+        tasks = dict.fromkeys(work.task for work in slot.works)
+        fullest[slot.place] = max(len(tasks), fullest[slot.place])
+        moved: dict[tuple[str, int], list[Work]] = {}
+        for task in tasks:
+            came = [
+                sending.get(Task(stream.source, number), ())
+                for stream in topology.inputs_of(task.operator)
+                for number in topology.senders(stream, task.number)
+            ]
+            at = set().union(*came) or {(slot.place, slot.core)}
+            if len(at) > 1 or (found := min(at))[0] != slot.place:
+                return []
+            dealt[found] += 1
+            moved.setdefault(found, []).extend(work for work in slot.works if work.task == task)
+        for found, works in moved.items():
+            parts.setdefault(found, []).append(Slot(slot.place, tuple(works), (), found[1]))
+        if slot.kept:
+            parts.setdefault((slot.place, slot.core), []).append(replace(slot, works=()))
+    if any(count > fullest[place] for (place, _), count in dealt.items()):
+        return []
+    return [
+        Slot(place, tuple(w for part in some for w in part.works), tuple(k for part in some for k in part.kept), core)
+        for (place, core), some in sorted(parts.items())
     ]
 
 

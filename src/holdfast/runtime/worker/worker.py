@@ -162,19 +162,30 @@ class Worker:
     # Works
 
     def work(self, plan: RunPlan, slot: Slot, arrived: Sequence[Block]) -> tuple[list[Block], list[Report]]:
-        """Carry out the works of a slot on the blocks that came; the blocks they send, and how each went."""
+        """Carry out the works of a slot on the blocks that came; the blocks they send, and how each went.
+
+        What one of them sends another is given to it here.
+        """
         waiting: dict[tuple[Task, int], list[Block]] = {}
-        for block in arrived:
-            waiting.setdefault((block.receiver, block.epoch), []).append(block)
         sent: list[Block] = []
         reports: list[Report] = []
+        mine = {work.task for work in slot.works}
+
+        def give(blocks: Sequence[Block]) -> None:
+            for block in blocks:
+                if block.receiver in mine:
+                    waiting.setdefault((block.receiver, block.epoch), []).append(block)
+                else:
+                    sent.append(block)
+
+        give(arrived)
         self._versions = {folder: held for folder, held in self._versions.items() if folder in plan.folders.values()}
         for kept in slot.kept:
-            sent += self._kept(plan, kept)
+            give(self._kept(plan, kept))
         for work in slot.works:
             self.versions(plan.folders[work.node]).sweep(plan)
             blocks, report = self._one(plan, work, waiting)
-            sent += blocks
+            give(blocks)
             reports.append(report)
         return sent, reports
 
