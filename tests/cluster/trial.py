@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from checker import Fault, Verdict, judged
+from checker import Fault, Seen, Verdict, judged
 from counting_job import RATE
 from spark_hosts import DRIVER, MASTER, NAMES, STANDBY, STORE, WORKERS, Cluster, Run, Stuck, until
 
@@ -117,8 +117,18 @@ def mend(cluster: Cluster, what: str, host: str) -> None:
             cluster.network.mend(host)
 
 
-def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within: str = "") -> Told:
-    """One job through these troubles, each when all is well after the one before. ``within``: as ``answer_within``."""
+def tried(
+    cluster: Cluster,
+    store: str,
+    names: Sequence[str],
+    seed: int,
+    within: str = "",
+    heard: Callable[[str, Seen], None] = lambda name, seen: None,
+) -> Told:
+    """One job through these troubles, each when all is well after the one before. ``within``: as ``answer_within``.
+
+    ``heard``: told of each when it is got over.
+    """
     standby = any(TROUBLES[name].lasting is None for name in names)
     drivers = (DRIVER, STANDBY) if standby else (DRIVER,)
     cluster.ready()
@@ -135,6 +145,7 @@ def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within:
             cluster.ready(free=False)
             settled(run, name)
             faults.append(suffered(cluster, run, name))
+            heard(name, judged(faults[-1:], run.deliveries(), []).faults[0])
         codes = run.stop()
     except BaseException:
         for host in drivers:

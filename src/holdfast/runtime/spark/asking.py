@@ -36,6 +36,14 @@ class Asking:
         late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
         return {executors[each]: "late" for each in late} if late != executors.keys() else {}
 
+    def end(self, group: str) -> None:
+        """What executors still do for the Spark job of this group, which was called off, ends at once.
+
+        A task that waits for rows from a host that says nothing would wait, with its core, for as long as that does.
+        """
+        for task in self._tasks(group, "RUNNING"):
+            self._context._jsc.sc().killTaskAttempt(task.taskId(), True, "called off")
+
     def failing(self, group: str, places: Sequence[str]) -> frozenset[str]:
         """Of these places, those whose tasks in the Spark job of this group failed, or from where others read in vain.
 
