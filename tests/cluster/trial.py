@@ -38,6 +38,7 @@ TROUBLES = {
     "two hosts cut off for 15 s": Trouble("cut", (W1, W2), 15.0),
     "nothing reaches a host for 15 s": Trouble("deaf", (W3,), 15.0),
     "nothing leaves a host for 15 s": Trouble("mute", (W4,), 15.0),
+    "a host and the other workers do not hear one another for 15 s": Trouble("parted", (W2,), 15.0),
     "30 % of a host's packets lost for 15 s": Trouble("loss", (W1,), 15.0),
     "a host frozen for 15 s": Trouble("frozen", (W2,), 15.0),
     "a host's disk full for 10 s": Trouble("full", (W3,), 10.0),
@@ -93,6 +94,8 @@ def play(cluster: Cluster, what: str, host: str) -> None:
             cluster.network.drop(host, coming=100)
         case "mute":
             cluster.network.drop(host, going=100)
+        case "parted":
+            cluster.network.part(host, [each for each in WORKERS if each != host])
         case "loss":
             cluster.network.drop(host, coming=30, going=30)
         case "frozen":
@@ -137,7 +140,7 @@ def tried(
         awaited(run, f"epoch {AT}", AT)
         if standby:
             run.supervise(STANDBY)
-            said = "standing by"
+            said = "ready to take over"
             until("the second driver stands by", lambda: said in run.log(STANDBY).read_text(errors="replace"))
             awaited(run, "answers beside a driver that stands by", complete(run) + AFTER)
         faults = []

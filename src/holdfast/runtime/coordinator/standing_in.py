@@ -62,10 +62,11 @@ class StandingIn:
     def _free(self, late: AnswerLate, parts: Parts) -> Said:
         """A stopgap was begun when this was told before, and has not ended: let it have the cores."""
         stopgap, exact = parts.runs.of("stopgap"), parts.runs.of("epoch")
-        if late.mute and self.freed < late.epoch and stopgap is not None and exact is not None:
-            if stopgap.last == late.epoch:
-                self.freed = late.epoch
-                yield parts.runs.call_off(exact)
+        if not late.mute or self.freed == late.epoch or stopgap is None or exact is None:
+            return
+        if stopgap.last == late.epoch:
+            self.freed = late.epoch
+            yield parts.runs.call_off(exact)
 
     def _answer(self, told: StoodIn, parts: Parts) -> Said:
         run = told.run
