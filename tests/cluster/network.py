@@ -233,6 +233,12 @@ class Network:
         told = [words.get(share, f"numgen random mod 100 < {share} drop") for share in (coming, going)]
         self._in(name, "nft", "-f", "-", given=RULES % tuple(told))
 
+    def part(self, name: str, others: Sequence[str]) -> None:
+        """A host and these others no longer hear one another; everybody else hears all of them."""
+        whom = "{ " + ", ".join(self.hosts[each].address for each in others) + " }"
+        rules = RULES % (f"ip saddr {whom} drop", f"ip daddr {whom} drop")
+        self._in(name, "nft", "-f", "-", given=rules)
+
     def mend(self, name: str) -> None:
         """Its cable is in place, and nothing is dropped."""
         self._ip(SWITCH, "link", "set", cable(name), "up")

@@ -40,11 +40,15 @@ def test_cables_are_cut_and_directions_dropped(pair: Network, tmp_path: Path) ->
     for name in ("a", "b"):
         pair.begin(name, [sys.executable, "-c", LISTENING], {}, tmp_path / name)
     until("the hosts listen", lambda: reaches(pair, "a", "b") and reaches(pair, "b", "a"))
-    for fault in (lambda: pair.cut("b"), lambda: pair.drop("b", coming=100), lambda: pair.drop("b", going=100)):
+    deaf, mute = (lambda: pair.drop("b", coming=100)), (lambda: pair.drop("b", going=100))
+    for fault in (lambda: pair.cut("b"), deaf, mute, lambda: pair.part("b", ["a"])):
         fault()
         assert not reaches(pair, "a", "b") and not reaches(pair, "b", "a")
         pair.mend("b")
         assert reaches(pair, "a", "b")
+    pair.part("b", ["b"])
+    assert reaches(pair, "a", "b"), "others are meant"
+    pair.mend("b")
     pair.drop("b", coming=30)
     counted = [reaches(pair, "a", "b") for _ in range(30)]
     assert any(counted) and not all(counted), "some packets are lost"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from checker import Fault, Verdict, judged
+from checker import Fault, Seen, Verdict, judged
 from counting_job import RATE
 from spark_hosts import DRIVER, MASTER, NAMES, STANDBY, STORE, WORKERS, Cluster, Run, Stuck, until
 
@@ -38,6 +38,7 @@ TROUBLES = {
     "two hosts cut off for 15 s": Trouble("cut", (W1, W2), 15.0),
     "nothing reaches a host for 15 s": Trouble("deaf", (W3,), 15.0),
     "nothing leaves a host for 15 s": Trouble("mute", (W4,), 15.0),
+    "a host and the other workers do not hear one another for 15 s": Trouble("parted", (W2,), 15.0),
     "30 % of a host's packets lost for 15 s": Trouble("loss", (W1,), 15.0),
     "a host frozen for 15 s": Trouble("frozen", (W2,), 15.0),
     "a host's disk full for 10 s": Trouble("full", (W3,), 10.0),
@@ -93,6 +94,8 @@ def play(cluster: Cluster, what: str, host: str) -> None:
             cluster.network.drop(host, coming=100)
         case "mute":
             cluster.network.drop(host, going=100)
+        case "parted":
+            cluster.network.part(host, [each for each in WORKERS if each != host])
         case "loss":
             cluster.network.drop(host, coming=30, going=30)
         case "frozen":
@@ -117,8 +120,18 @@ def mend(cluster: Cluster, what: str, host: str) -> None:
             cluster.network.mend(host)
 
 
-def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within: str = "") -> Told:
-    """One job through these troubles, each when all is well after the one before. ``within``: as ``answer_within``."""
+def tried(
+    cluster: Cluster,
+    store: str,
+    names: Sequence[str],
+    seed: int,
+    within: str = "",
+    heard: Callable[[str, Seen], None] = lambda name, seen: None,
+) -> Told:
+    """One job through these troubles, each when all is well after the one before. ``within``: as ``answer_within``.
+
+    ``heard``: told of each when it is got over.
+    """
     standby = any(TROUBLES[name].lasting is None for name in names)
     drivers = (DRIVER, STANDBY) if standby else (DRIVER,)
     cluster.ready()
@@ -127,7 +140,7 @@ def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within:
         awaited(run, f"epoch {AT}", AT)
         if standby:
             run.supervise(STANDBY)
-            said = "standing by"
+            said = "ready to take over"
             until("the second driver stands by", lambda: said in run.log(STANDBY).read_text(errors="replace"))
             awaited(run, "answers beside a driver that stands by", complete(run) + AFTER)
         faults = []
@@ -135,6 +148,7 @@ def tried(cluster: Cluster, store: str, names: Sequence[str], seed: int, within:
             cluster.ready(free=False)
             settled(run, name)
             faults.append(suffered(cluster, run, name))
+            heard(name, judged(faults[-1:], run.deliveries(), []).faults[0])
         codes = run.stop()
     except BaseException:
         for host in drivers:

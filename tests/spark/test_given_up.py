@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,3 +95,24 @@ def test_one_that_does_not_see_the_store_yet_is_tried_again_not_refused(monkeypa
     assert not made.refused()
     there.set()
     until(lambda: len(made.look()) == 2)
+
+
+def test_who_was_given_up_clears_up_too_and_who_says_nothing_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodes, "CLEARED_WITHIN", 0.05)
+    asked, never = list[str](), threading.Event()
+
+    def clean(places: Sequence[str]) -> None:
+        asked.extend(places)
+        never.wait(10)
+
+    made = executors("0", "1", "2")
+    made.warm, made.clean = (lambda at, _: ""), clean
+    until(lambda: len(made.look()) == 3)
+    made.give_up([("node-1", made.look()["node-1"].incarnation)])
+    begun = time.monotonic()
+    made.close()
+    assert time.monotonic() - begun < 5
+    never.set()
+    assert asked == ["executor_h0_0", "executor_h1_1", "executor_h2_2"]

@@ -69,8 +69,6 @@ def test_nodes_die_on_a_store_on_s3_and_a_restart_goes_on(
         assert done.returncode == 0, done.stderr
     page = tmp_path / "page.html"
     assert holdfast("report", s3_url, "--out", str(page)).returncode == 0
-    refused = holdfast("scale", s3_url, "counts", "--to", "3")
-    assert refused.returncode == 2 and "no job is running here" in refused.stderr
     kinds = [event["kind"] for event in read_history(s3_url)]
     assert kinds.count("started") == 2 and kinds.count("stopped") == 2 and "recovery plan" in kinds
 
@@ -79,6 +77,32 @@ def test_nodes_die_on_a_store_on_s3_and_a_restart_goes_on(
     keys = [each["Key"] for each in api.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
     texts += [api.get_object(Bucket=BUCKET, Key=key)["Body"].read().decode("latin-1") for key in keys]
     assert len(texts) > 30 and not any(SECRET in text or KEY in text for text in texts)
+
+
+@pytest.mark.long
+def test_a_live_job_is_scaled_by_the_url_of_its_store(
+    spark: Any, begin: Begin, s3: Server, s3_url: str, tmp_path: Path, holdfast: Callable[..., CompletedProcess[str]]
+) -> None:
+    job = begin(
+        numbers(spark), counting(), store=s3_url, nodes=2, checkpoint_every=2, trigger="500 milliseconds",
+        spark_log=str(tmp_path / "log"), storage_options=s3.options,
+    )  # fmt: skip
+    for tasks in (3, 1):
+        done = holdfast("scale", s3_url, "counts", "--to", str(tasks), "--format", "json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert (told["operator"], told["tasks"], told["changed"]) == ("counts", tasks, True)
+    done = holdfast("scale", s3_url, "all", "--to", "2")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "all" in done.stderr
+    done = holdfast("scale", s3_url, "counts", "--to", "1")
+    assert done.returncode == 0 and "counts has 1 tasks already" in done.stdout
+    job.stop()
+    found = totals(s3_url, s3.options)
+    assert found == expected(len(found)) and found[-1][0] == job.driver.snapshot.head
+    scaled = [event["tasks"] for event in read_history(s3_url) if event["kind"] == "scaled" and "new" in event]
+    assert scaled == [3, 1]
+    refused = holdfast("scale", s3_url, "counts", "--to", "3")
+    assert refused.returncode == 2 and "no job is running here" in refused.stderr
 
 
 @pytest.mark.long

@@ -17,9 +17,9 @@ from holdfast.runtime.messages import AnswerLate, RunBroken
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
-PATIENCE = 5.0
-"""Seconds after which who says nothing is given up, counted from when it was first found out; who is only slow, from
-when others had answered in its place, if half of what an epoch has is not more."""
+SILENT, PATIENCE = 2.5, 5.0
+"""Seconds after which who says nothing is given up, counted from when it was first found out, if what an epoch has is
+not more; and who is only slow, from when others had answered in its place, if half of what an epoch has is not more."""
 MUTE, TIMES = 3, 2
 """Who speaks now and then is given up too, when it was asked so often in vain, and so many times as often as any
 other."""
@@ -83,11 +83,12 @@ class GivingUp:
             self.proven = late.seconds
 
     def _stuck(self, late: AnswerLate) -> set[str]:
-        stuck = {name for name in late.mute if late.seconds - self.since[name] >= PATIENCE}
+        patience = max(SILENT, late.within)
+        stuck = {name for name in late.mute if late.seconds - self.since[name] >= patience}
         if late.mute:
             (worst, times), *rest = self.mute.most_common(2)
             often = times >= max([MUTE, *(TIMES * each for _, each in rest)])
-            if worst in late.mute and often and late.seconds - self.first[worst] >= PATIENCE:
+            if worst in late.mute and often and late.seconds - self.first[worst] >= patience:
                 stuck.add(worst)
         if self.proven is not None:
             slow = max(PATIENCE, late.within / 2)

@@ -21,11 +21,14 @@ PATIENCE = 5
 
 @dataclass(frozen=True, slots=True)
 class RunUnderWay:
-    """``checkpoint``: the one when it began; ``gone``: the nodes that went since, even if they are back."""
+    """``checkpoint``: the one when it began; ``gone``: the nodes that went since, even if they are back; ``off``: it
+    was called off, though nobody went.
+    """
 
     run: Run
     checkpoint: int
     gone: frozenset[str] = field(default_factory=frozenset)
+    off: bool = False
 
 
 class Runs:
@@ -50,8 +53,8 @@ class Runs:
                 running = self.under_way.pop(number)
                 if running.run.kind == "stopgap" and running.run.last <= parts.answering.head:
                     return  # nobody needs it any more
-                yield record("run broken", run=number, reason=reason)
-                if not running.gone and running.run.kind != "stopgap":
+                yield record("run broken", run=number, reason="called off" if running.off else reason)
+                if not running.gone and not running.off and running.run.kind != "stopgap":
                     yield from self._count(running.run, [("broken", "", reason)])
 
     def _done(self, running: RunUnderWay, reports: tuple[Report, ...], parts: Parts) -> Said:
@@ -128,6 +131,11 @@ class Runs:
         self.next += 1
         self.under_way[run.number] = RunUnderWay(run, parts.checkpointing.durable)
         return run
+
+    def call_off(self, run: Run) -> CancelRun:
+        """What it does is of no use, and nobody is to blame: the like is begun anew when it has ended."""
+        self.under_way[run.number] = replace(self.under_way[run.number], off=True)
+        return CancelRun(run.number)
 
     def of(self, kind: RunKind) -> Run | None:
         return next((each.run for each in self.under_way.values() if each.run.kind == kind), None)

@@ -1,7 +1,8 @@
 """Answers by a deadline: an epoch that somebody holds up is answered tentatively by the others, beside it.
 
-Nobody is declared dead and nothing is called off: the late run goes on. If it comes to its end, its exact results
-follow as usual; if who is silent turns out lost, that is a loss like any other.
+Nobody is declared dead, and the late run goes on. If it comes to its end, its exact results follow as usual; if who is
+silent turns out lost, that is a loss like any other. Only where those who are to stand in do not get to it is the late
+run called off, once, and begun anew: their cores wait for rows from who says nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StandingIn:
     """``late``: what was said last of the epoch at hand, until it is acted upon; ``told``: of whom; ``recorded``: the
     history knows of these in that epoch.
     ``stood_in``: the newest epoch for which somebody stood in; once is enough. ``tried``: how often it was tried of
-    which epoch.
+    which epoch. ``freed``: the epoch whose run was called off last, for the sake of those who stand in.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class StandingIn:
         self.recorded: frozenset[str] = frozenset()
         self.stood_in = -1
         self.tried = (-1, 0)
+        self.freed = -1
 
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
@@ -43,6 +45,7 @@ class StandingIn:
                 self.late = told
                 known = self.recorded if self.told[0] == told.epoch else None
                 self.told = (told.epoch, told.silent)
+                yield from self._free(told, parts)
                 if known is not None and told.silent <= known:
                     return
                 self.recorded = told.silent | (known or frozenset())
@@ -55,6 +58,15 @@ class StandingIn:
             case StoodIn() if told.run.last > parts.answering.head:
                 self.stood_in = told.run.last
                 yield from self._answer(told, parts)
+
+    def _free(self, late: AnswerLate, parts: Parts) -> Said:
+        """A stopgap was begun when this was told before, and has not ended: let it have the cores."""
+        stopgap, exact = parts.runs.of("stopgap"), parts.runs.of("epoch")
+        if not late.mute or self.freed == late.epoch or stopgap is None or exact is None:
+            return
+        if stopgap.last == late.epoch:
+            self.freed = late.epoch
+            yield parts.runs.call_off(exact)
 
     def _answer(self, told: StoodIn, parts: Parts) -> Said:
         run = told.run

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark import SparkContext
@@ -16,8 +17,19 @@ from holdfast.runtime.spark.nodes import EXECUTOR
 ANSWER = 0.5
 """An executor that is well says something within so many seconds."""
 FETCH = re.compile(r"FetchFailed\(BlockManagerId\((\d+),")
+REMEMBERED = 30.0
+"""Seconds that a read in vain is held against both."""
 TASKS = 1000
 """So many tasks of a stage are looked at."""
+
+
+def blamed(in_vain: Iterable[Sequence[str]], last: str) -> str:
+    """Of executors from which others read in vain, and those others: who has a part in most; ``last`` if many have.
+
+    Where one is cut off from all others but not from the driver, it reads in vain as others do from it.
+    """
+    counts = Counter(each for pair in in_vain for each in pair)
+    return max(counts, key=lambda each: (counts[each], each == last))
 
 
 class Asking:
@@ -26,6 +38,8 @@ class Asking:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._asked: dict[str, tuple[threading.Thread, threading.Event]] = {}
+        self._in_vain: list[tuple[float, str, str]] = []
+        """When, from whom somebody could not read, and who."""
 
     def silent(self, group: str, places: Sequence[str]) -> dict[str, Silence]:
         """Of these places, those for which the Spark job of this group has to wait."""
@@ -36,18 +50,32 @@ class Asking:
         late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
         return {executors[each]: "late" for each in late} if late != executors.keys() else {}
 
+    def end(self, group: str) -> None:
+        """What executors still do for the Spark job of this group, which was called off, ends at once.
+
+        A task that waits for rows from a host that says nothing would wait, with its core, for as long as that does.
+        """
+        for task in self._tasks(group, "RUNNING"):
+            self._context._jsc.sc().killTaskAttempt(task.taskId(), True, "called off")
+
     def failing(self, group: str, places: Sequence[str]) -> frozenset[str]:
         """Of these places, those whose tasks in the Spark job of this group failed, or from where others read in vain.
 
         Not those that Spark calls lost: that is seen anyway.
         """
         executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
-        found = set()
+        found, pairs = set[str](), list[tuple[str, str]]()
         for task in self._tasks(group, "FAILED"):
-            said = str(task.errorMessage().getOrElse(None))
-            if not said.startswith("ExecutorLostFailure"):
-                read_from = FETCH.match(said)
-                found.add(read_from[1] if read_from else str(task.executorId()))
+            said, own = str(task.errorMessage().getOrElse(None)), str(task.executorId())
+            if read_from := FETCH.match(said):
+                pairs.append((read_from[1], own))
+            elif not said.startswith("ExecutorLostFailure"):
+                found.add(own)
+        if pairs:
+            now = time.monotonic()
+            recent = [each for each in self._in_vain if now - each[0] < REMEMBERED]
+            self._in_vain = [*recent, *((now, *pair) for pair in pairs)]
+            found.add(blamed([pair for _, *pair in self._in_vain], pairs[-1][0]))
         return frozenset(executors[each] for each in found & executors.keys())
 
     def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:

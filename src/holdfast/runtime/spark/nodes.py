@@ -29,6 +29,8 @@ REJOIN, SELDOM = 5.0, 60.0
 minute."""
 WARM_WITHIN = 30.0
 """An executor that has not run a task within so many seconds counts all the same."""
+CLEARED_WITHIN = 10.0
+"""Seconds that executors have to clear up at the end: one that is cut off may never answer."""
 EXECUTOR = "executor_"
 HOME = "localhost"
 
@@ -300,11 +302,18 @@ class Executors:
                 os.kill(number, signal.SIGKILL)
 
     def close(self) -> None:
+        """Who says nothing, or was given up and has its folder still, is asked to clear up too, but not for long."""
+        clearing = threading.Thread(target=self._clear, name="holdfast-clear", daemon=True)
+        clearing.start()
+        clearing.join(CLEARED_WITHIN)
+        let_go(str(self._root))
+
+    def _clear(self) -> None:
         if self.clean is not None:
             with contextlib.suppress(Exception):  # executors that are gone have nothing to clear up
-                used = {*self._ready, *self._warming, *self._known.values()}  # who is warming up has a folder too
+                # Who is warming up has a folder too.
+                used = {*self._ready, *self._warming, *self._known.values(), *self._given_up}
                 self.clean([self._location(executor) for executor in self._alive() if executor in used])
-        let_go(str(self._root))
 
 
 def executor_process(application: str, executor: str) -> int | None:

@@ -31,6 +31,9 @@ from holdfast.state import Writer
 from holdfast.topology import Topology
 
 Job = Callable[[], None]
+GRACE = 0.3
+"""Seconds that tasks of a run that was called off have to end by themselves: then their Python processes go on to the
+next run, with the states they hold."""
 
 
 class SparkRunner:
@@ -75,6 +78,14 @@ class SparkRunner:
         """A run that is about to be submitted is meant too: it would wait long for nodes that are gone."""
         context: Any = self._spark.sparkContext._jsc.sc()
         context.cancelJobGroupAndFutureJobs(self._group(run))
+        if self._process is None:
+            ending = threading.Timer(GRACE, self._end, (self._group(run),))
+            ending.daemon = True
+            ending.start()
+
+    def _end(self, group: str) -> None:
+        with contextlib.suppress(Exception):  # a context that is gone runs nothing
+            self._asking.end(group)
 
     def cancel_save(self, epoch: int) -> None:
         """It is tried again under the same name, so only what is under way is called off."""

@@ -26,6 +26,8 @@ SETTINGS = {
     "spark.executor.heartbeatInterval": "1s",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
     "spark.network.timeoutInterval": "2s",
+    "spark.shuffle.io.connectionTimeout": "4s",
+    "spark.shuffle.io.maxRetries": "0",
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.sql.streaming.minBatchesToRetain": "10",
@@ -45,9 +47,10 @@ SETTINGS = {
 """What is set, unless ``settings`` says otherwise, over what spark-defaults.conf has.
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
-elsewhere. An executor that has said nothing for ten seconds is lost. What the driver writes on a local disk through
-Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum files: two files less an epoch,
-each of which it makes by starting a ``chmod``.
+elsewhere. An executor that has said nothing for ten seconds is lost; a task that has waited four seconds for rows from
+another fails, and they are not asked for again: without that, it is two minutes, and three times. What the driver
+writes on a local disk through Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum
+files: two files less an epoch, each of which it makes by starting a ``chmod``.
 
 What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
 up the end of the session for two minutes.

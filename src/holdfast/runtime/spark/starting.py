@@ -116,7 +116,8 @@ def begin(
         )
         handle = into(place)
         launched = partial(_launched, handle, config, place, streams, edge, options, log)
-        when_free(place, launched, partial(_warm, spark)) if options.storage.standby else launched()
+        warming = partial(_warm, spark, place.url, options.storage.storage_options or {})
+        when_free(place, launched, warming) if options.storage.standby else launched()
     except BaseException:
         let_go(local)
         raise
@@ -219,12 +220,12 @@ def _requests(files: Files, check: Callable[[], None], every: float) -> Callable
     return look
 
 
-def _warm(spark: SparkSession) -> None:
+def _warm(spark: SparkSession, store: str, options: Mapping[str, Any]) -> None:
     """On a thread of its own: the store may become free meanwhile, and what is not warm by then need not be."""
 
     def work() -> None:
         with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
-            if warm(spark):
+            if warm(spark, store, options):
                 _log.warning("ready to take over")
 
     threading.Thread(target=work, name="holdfast-warm", daemon=True).start()

@@ -1,0 +1,81 @@
+"""Who holds a run up, who broke it, and what is still done for one that was called off; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_given_up import Listed
+
+from holdfast.runtime.spark import asking
+from holdfast.runtime.spark.asking import Asking
+
+PLACES = [f"executor_h{number}_{number}" for number in range(4)]
+
+
+def task(number: int, executor: str, status: str, error: str = "") -> Any:
+    told = SimpleNamespace(getOrElse=lambda _: error)
+    return SimpleNamespace(taskId=lambda: number, executorId=lambda: executor, status=lambda: status,
+                           errorMessage=lambda: told)  # fmt: skip
+
+
+def unread(number: int, reader: str, source: str) -> Any:
+    """A task that could not fetch what another executor has."""
+    said = f"FetchFailed(BlockManagerId({source}, h{source}, 7079, None), shuffleId=1, mapIndex=0, mapId=1, reduceId=0)"
+    return task(number, reader, "FAILED", said)
+
+
+def asked(*tasks: Any) -> tuple[Asking, list[tuple[int, bool]]]:
+    """Of a job with one stage that has these tasks; and what was killed."""
+    killed: list[tuple[int, bool]] = []
+    stage = SimpleNamespace(numActiveTasks=1, numFailedTasks=1, currentAttemptId=0)
+    scala = SimpleNamespace(
+        statusStore=lambda: SimpleNamespace(taskList=lambda *_: Listed(tasks)),
+        killTaskAttempt=lambda number, interrupted, _: killed.append((number, interrupted)),
+    )
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda _: [7],
+        getJobInfo=lambda _: SimpleNamespace(stageIds=[1]),
+        getStageInfo=lambda _: stage,
+    )
+    context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala), statusTracker=lambda: tracker)
+    return Asking(context), killed
+
+
+def test_what_still_runs_of_a_job_that_was_called_off_is_interrupted() -> None:
+    """It may wait for rows from a host that says nothing, and nothing else would wake it."""
+    found, killed = asked(task(1, "0", "SUCCESS"), task(2, "1", "RUNNING"), task(3, "2", "RUNNING"))
+    found.end("group")
+    assert killed == [(2, True), (3, True)]
+
+
+@pytest.mark.parametrize(
+    "tasks, blamed",
+    [
+        ([task(1, "2", "FAILED", "java.io.IOException: No space left on device")], {2}),
+        ([task(1, "2", "FAILED", "ExecutorLostFailure (executor 2 exited)")], set()),
+        ([unread(1, "0", "3")], {3}),
+        ([unread(1, "3", "0"), unread(2, "1", "3")], {3}),
+        ([unread(1, "1", "9")], set()),
+    ],
+    ids=["its own", "seen anyway", "read from", "cut off from all others", "gone"],
+)
+def test_by_whom_a_run_broke(tasks: Sequence[Any], blamed: set[int]) -> None:
+    found, _ = asked(*tasks)
+    assert found.failing("group", PLACES) == {PLACES[number] for number in blamed}
+
+
+def test_reads_in_vain_count_over_several_runs_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [unread(1, "3", "0")]
+    found, _ = asked()
+    monkeypatch.setattr(found, "_tasks", lambda *_: iter(tasks))
+    assert found.failing("group", PLACES) == {PLACES[0]}, "nobody knows better yet"
+    tasks[:] = [unread(2, "1", "3")]
+    assert found.failing("group", PLACES) == {PLACES[3]}
+    tasks[:] = [unread(3, "3", "2")]
+    assert found.failing("group", PLACES) == {PLACES[3]}, "it reads in vain from everybody"
+    monkeypatch.setattr(asking, "REMEMBERED", 0.0)
+    tasks[:] = [unread(4, "0", "1")]
+    assert found.failing("group", PLACES) == {PLACES[1]}
