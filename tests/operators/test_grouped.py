@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.contract import State
-from holdfast.operators.grouped import Emit, Grouped
+from holdfast.operators.grouped import Emit, Grouped, Slides
 from holdfast.runtime.shape import scalable
 from holdfast.state import TaskState
 from holdfast.topology import Task
@@ -78,6 +78,31 @@ def test_as_a_plain_loop_has_it(emit: Emit, epochs: list[tuple[list[tuple[int, s
         assert (told, late) == expected
         state = TaskState(number, {name: each.table.at(number) for name, each in view.views.items()})
         now += step
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(rows=ROWS, times=st.integers(1, 4), step=st.integers(1, 3))
+def test_rows_with_the_newest_of_their_windows_are_in_all_of_them(
+    rows: list[tuple[int, str, int]], times: int, step: int
+) -> None:
+    """What is sent is what rows would send that came once for each window; so is what comes grouped already."""
+    by = {"start": pa.timestamp("us"), **BY}
+    kept: dict[str, op.Aggregation] = {"rows": op.count(), "total": op.sum("value"), "least": op.min("value")}
+    every, newest = (
+        Grouped(by, "update", slides=some, **kept) for some in (None, Slides("start", "end", times, step * MICROS))
+    )
+
+    def windows(back: int) -> pa.Table:
+        moved = table([(end - number * step, key, value) for end, key, value in rows for number in range(back)])
+        starts = pa.array([each - timedelta(seconds=times * step) for each in moved["end"].to_pylist()])
+        return moved.append_column("start", starts.cast(pa.timestamp("us")))
+
+    names, order = every._travelling.names, [(name, "ascending") for name in (*by, "rows", "total")]
+    expected = every._sending.fold(every.prepare("rows", windows(times)), list(by)).sort_by(order)
+    grouped = every.prepare("rows", windows(1))
+    for sent in (newest.prepare("rows", windows(1)), newest.prepare("rows", grouped)):
+        assert sent.schema.names == names
+        assert newest._sending.fold(sent, list(by)).sort_by(order).equals(expected)
 
 
 @pytest.mark.parametrize("emit", ["update", "append", "complete"])

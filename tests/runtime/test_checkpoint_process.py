@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.runtime.spark.checkpoint_process import CheckpointProcess, NotSaved
+from holdfast.runtime.spark.checkpoint_process import SHARED, CheckpointProcess, NotSaved, Pool
 from holdfast.runtime.worker.versions import Saved, Upload, main_branch
 from holdfast.state import Change, LocalState, StateSchema, Store, Sync, TaskState, Unusable, Writer
 
@@ -50,6 +53,13 @@ def process(store: Store, writer: Writer) -> Iterator[CheckpointProcess]:
     process.close()
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert condition()
+
+
 def wanted(tmp_path: Path, since: int, epoch: int, retain: int = -1) -> Upload:
     return Upload(str(tmp_path / "node"), "O/0", since, epoch, 0, retain)
 
@@ -79,31 +89,71 @@ def test_a_process_that_was_killed_is_begun_again(
     for epoch in range(4):
         local.save("O/0", epoch, change(epoch))
     process.save([wanted(tmp_path, -1, 1)])
-    assert process._process is not None
-    process._process.kill()
-    process._process.wait()
+    SHARED.end()
     writer.commit_checkpoint(3, process.save([wanted(tmp_path, -1, 3)]).entries)
     assert store.restore("O/0") == (made[3], 3)
 
 
-def test_a_process_whose_job_has_ended_serves_the_next(
+def test_a_process_serves_all_jobs_and_the_next(
     tmp_path: Path, store: Store, writer: Writer, process: CheckpointProcess
 ) -> None:
+    SHARED.end()
     process.save([])
-    first = process._process
-    process.close()
-    following, elsewhere = (CheckpointProcess(url, writer.token, store.sync) for url in (store.url, "memory://other"))
+    (first,) = SHARED._waiting
+    beside, elsewhere = (CheckpointProcess(url, writer.token, store.sync) for url in (store.url, "memory://other"))
+    beside.begin()
     elsewhere.begin()
+    process.close()
     local = LocalState(tmp_path / "node" / main_branch(0))
     local.restore("O/0", versions(0)[-1])
-    assert set(following.save([wanted(tmp_path, -1, -1)]).entries) == {"O/0"}
-    assert following._process is first and elsewhere._process is not first, "a store that is no folder has its own"
-    assert first is not None
+    assert set(beside.save([wanted(tmp_path, -1, -1)]).entries) == {"O/0"}
+    assert SHARED._waiting == [first] and elsewhere._pool._waiting[0] is not first, "no folder: it has its own"
+    (own,) = elsewhere._pool._waiting
     elsewhere.close()
-    first.kill()
-    first.wait()
-    following.close()
-    assert CheckpointProcess(store.url, writer.token, store.sync)._taken() is not first
+    beside.close()
+    assert own.poll() is not None and first.poll() is None
+
+
+def test_no_more_processes_than_that_and_who_waits_for_one_can_be_closed(store: Store, writer: Writer) -> None:
+    pool = Pool(1)
+    taken, over, asks = pool.take(lambda: True), threading.Event(), threading.Event()
+    waiting = CheckpointProcess(store.url, writer.token, store.sync)
+    waiting._pool = pool
+
+    def ask() -> None:
+        asks.set()
+        with pytest.raises(NotSaved, match="the job has ended"):
+            waiting.save([])
+        over.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert asks.wait(10) and not over.is_set()
+    waiting.close()
+    assert over.wait(10)
+    pool.give_back(taken)
+    assert pool._waiting == [taken]
+    pool.end()
+
+
+def test_a_job_that_ends_kills_what_it_has_asked_for(store: Store, writer: Writer) -> None:
+    """And nothing else: another job's request is not touched."""
+    process = CheckpointProcess(store.url, writer.token, store.sync)
+    silent = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process._pool = Pool(1)
+    process._pool._waiting.append(silent)
+    said: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(NotSaved, match="has ended"):
+            process.save([])
+        said.append("over")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    wait_for(lambda: process._busy is silent)
+    process.close()
+    asking.join(10)
+    assert said == ["over"] and silent.poll() is not None
 
 
 def test_what_is_missing_is_told_and_the_process_goes_on(tmp_path: Path, process: CheckpointProcess) -> None:

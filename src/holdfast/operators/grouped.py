@@ -8,8 +8,10 @@ dropped and counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,13 +29,37 @@ STEP = 60_000_000
 """Groups that cover no span are looked through so often, in microseconds of event time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slides:
+    """Sliding windows, from ``start`` to ``end``, of which rows have the newest that they are in, one of ``times``.
+
+    The others begin ``step`` microseconds earlier each.
+    """
+
+    start: str
+    end: str
+    times: int
+    step: int
+
+    def windows(self, rows: pa.Table) -> pa.Table:
+        """Each row once for every window that it is in."""
+        places = np.tile(np.arange(rows.num_rows), self.times)
+        back = pa.array(np.repeat(np.arange(self.times) * self.step, rows.num_rows))
+        made = rows.take(pa.array(places))
+        for name in (self.start, self.end):
+            place, field = made.schema.get_field_index(name), made.schema.field(name)
+            earlier = pc.subtract(contiguous(made.column(name)).cast(pa.int64()), back)
+            made = made.set_column(place, field, earlier.cast(field.type))
+        return made
+
+
 class Grouped(Operator):
     """Aggregates by key. ``emit``: groups that changed (update), that closed (append), or every group (complete).
 
     ``time``: the key column by which groups close; without one they never do, and nothing can be appended. With
     ``complete`` every group stays and every row counts, whatever its time. ``horizon``: microseconds that groups cover.
     ``meaning``: what columns stand for, where their names do not tell; a store whose columns meant something else does
-    not fit.
+    not fit. ``slides``: of sliding windows rows come with one; what is sent and kept has them all.
     """
 
     def __init__(
@@ -43,6 +69,7 @@ class Grouped(Operator):
         time: str | None = None,
         horizon: int | None = None,
         meaning: Mapping[str, str] | None = None,
+        slides: Slides | None = None,
         **aggregations: Aggregation,
     ) -> None:
         self._keys = schema_of(by, "grouped")
@@ -54,7 +81,7 @@ class Grouped(Operator):
             raise Invalid(f"{self._who}: time must be a key column with timestamps, got {time!r}")
         if emit == "append" and time is None:
             raise Invalid(f"{self._who}: to append, groups must close: name their time")
-        self._meaning = dict(meaning or {})
+        self._meaning, self.slides = dict(meaning or {}), slides
         self._emit, self._time = emit, time if emit != "complete" else None
         self.event_time, self.horizon = self._time is not None, horizon
         self._aggregations = Aggregations(aggregations, [*self.by, ROWS], self._who)
@@ -75,9 +102,11 @@ class Grouped(Operator):
         if not batch.num_columns:
             return self._travelling.empty_table()
         if ROWS in batch.column_names:  # grouped already, by what ``partials`` says
-            return conformed(batch, self._travelling, f"{self._who}, input {stream}")
-        keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
-        return self._sending.begin(keys, batch)
+            rows = conformed(batch, self._travelling, f"{self._who}, input {stream}")
+        else:
+            keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
+            rows = self._sending.begin(keys, batch)
+        return rows if self.slides is None else self.slides.windows(rows)
 
     @property
     def partials(self) -> list[Partial] | None:

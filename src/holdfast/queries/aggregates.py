@@ -17,10 +17,11 @@ from pyspark.sql.types import DataType
 
 from holdfast import operators as op
 from holdfast.operators import Aggregation, Operator
-from holdfast.operators.grouped import Emit, Grouped
+from holdfast.operators.grouped import Emit, Grouped, Slides
 from holdfast.operators.sessions import Sessions
 from holdfast.queries.functions import Functions, all_finished, evaluated, finished
 from holdfast.queries.plans import Plans, expressions_of, items, kind, nodes_of, type_of, unaliased, uncompared
+from holdfast.queries.sliding import newest
 from holdfast.queries.stateful import Finish, NotCovered, Stateful, Value
 
 EVERYTHING = "g"
@@ -61,9 +62,17 @@ class Groups(Stateful):
         parts = physical.get()
         super().__init__(plans, parts._4())
         self.session: tuple[str, str] | None = None
-        self.keys = [self._key(number, each) for number, each in enumerate(items(parts._1()))]
+        keys, computed = items(parts._1()), items(parts._2())
+        self.keys = [self._key(number, each) for number, each in enumerate(keys)]
         functions = Functions(plans, self.arrow, self.columns)
-        self.functions = [functions.of(number, each) for number, each in enumerate(items(parts._2()))]
+        self.functions = [functions.of(number, each) for number, each in enumerate(computed)]
+        self._slides: Slides | None = None
+        # Which row of a window came first nobody can tell once they are grouped by another one.
+        sliding = newest(plans, self.child, keys, computed) if all(each.unordered for each in self.functions) else None
+        if sliding is not None:
+            self.child = sliding.plan
+            start, end = self.keys[sliding.key].columns
+            self._slides = Slides(start, end, sliding.times, sliding.step)
         self.alone = not self.keys
         if not self.columns:  # count(*) of everything reads no column, and a stream needs one
             self.columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
@@ -103,7 +112,7 @@ class Groups(Stateful):
             start, end = self.session
             late = self.closes is not None
             return Sessions(by, emit, start, end, time=None, gap=None, meaning=self.meaning, late=late, **answers)
-        return Grouped(by, emit, time, spans if time else None, self.meaning, **answers)
+        return Grouped(by, emit, time, spans if time else None, self.meaning, self._slides, **answers)
 
     def idles(self, emit: Emit) -> bool:
         return emit != "complete"

@@ -61,6 +61,11 @@ class Function:
     def name(self) -> str:
         return kind(self.expression.aggregateFunction())
 
+    @property
+    def unordered(self) -> bool:
+        """Whether it comes to the same in whatever order rows come, but for the last digits of floats."""
+        return all(isinstance(part.fold, str) for each in self.kept.values() for part in each.parts)
+
     def __str__(self) -> str:
         return self.sql if self.keeps is None else f"{self.sql} (keeps {self.keeps} of a group)"
 

@@ -28,7 +28,8 @@ def combined(pipeline: op.Pipeline) -> Combined | None:
     lowest = pipeline.steps[1].operator
     if not isinstance(lowest, Grouped) or (partials := lowest.partials) is None:
         return None
-    return Combined(tuple(name for name in lowest.by if name != EVERYTHING), tuple(partials))
+    times = 1 if lowest.slides is None else lowest.slides.times
+    return Combined(tuple(name for name in lowest.by if name != EVERYTHING), tuple(partials), times)
 
 
 def pipeline_of(split: Split, emit: Emit, parallelism: int, source_parallelism: int) -> op.Pipeline:

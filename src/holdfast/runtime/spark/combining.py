@@ -42,10 +42,11 @@ Made = tuple[str, str | None, pa.DataType | None]
 
 @dataclass(frozen=True)
 class Combined:
-    """What the rows of the source may be grouped by, and what is made of them."""
+    """What the rows of the source may be grouped by, and what is made of them; each is sent on so many ``times``."""
 
     keys: tuple[str, ...]
     partials: tuple[Partial, ...]
+    times: int = 1
 
     def made(self) -> dict[Made, list[str]]:
         """What is to be computed, each once, and under which names it is wanted."""
@@ -66,6 +67,7 @@ class Combining:
 
     def learn(self, rows: int, groups: int, parts: int) -> None:
         """What an epoch has shown: so many rows were read, and sent on as so many groups, from so many parts."""
+        groups //= self._given.times if self._given is not None else 1
         self._failures = 0 if self._on else self._failures
         enough = groups * (EACH // 2 if self._on else EACH) <= rows
         self._on = rows >= MANY and enough and (groups <= FAST * max(1, parts) or groups * SLOW <= rows)
