@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,11 @@ class Keys:
             equal &= equal_keys(one.take(left), two.take(right))
         return equal
 
+    def at(self, rows: Positions) -> Keys:
+        """The keys of these rows alone."""
+        index = pa.array(rows)
+        return Keys([column.take(index) for column in self.columns], len(rows), self.hashes[rows])
+
 
 class SortedRun:
     """Rows sorted by hash. ``alive`` is None when no row is a tombstone.
@@ -50,7 +56,7 @@ class SortedRun:
     Two runs share one array of hashes only if they have the same keys, row by row.
     """
 
-    __slots__ = ("_asked", "_starts", "alive", "keys", "rows", "spilled")
+    __slots__ = ("_asked", "_starts", "alive", "indexes", "keys", "rows", "spilled")
 
     def __init__(
         self,
@@ -64,6 +70,8 @@ class SortedRun:
         self.keys = Keys(rows.columns[:keys], len(rows), hashes)
         self.alive = alive
         self.spilled = spilled
+        self.indexes: dict[str, Any] = {}
+        """Orders of these rows by something else: ``holdfast.state.index``."""
         self._asked = 0
         self._starts: tuple[np.uint64, np.uint64, NDArray[np.int64]] | None = None
 
