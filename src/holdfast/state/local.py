@@ -318,7 +318,10 @@ class LocalState:
 
 
 def _complete(parts: Sequence[_Part]) -> list[_Step]:
-    """Of each version and change the complete set of files of the highest run."""
+    """Of each version and change the complete set of files of the highest run.
+
+    Of a version that is kept whole and changes that lead to it, those of a later run count.
+    """
     sets: dict[tuple[int, int | None], dict[tuple[int, int], dict[int, _Part]]] = {}
     for part in parts:
         made = sets.setdefault((part.epoch, part.since), {})
@@ -328,7 +331,11 @@ def _complete(parts: Sequence[_Part]) -> list[_Step]:
         if whole := [key for key, numbered in made.items() if len(numbered) == key[1]]:
             run, count = max(whole)
             steps.append(_Step(epoch, since, run, tuple(made[run, count][number] for number in range(count))))
-    return steps
+    newest: dict[tuple[int, bool], int] = {}
+    for step in steps:
+        kind = step.epoch, step.since is None
+        newest[kind] = max(step.run, newest.get(kind, step.run))
+    return [step for step in steps if newest.get((step.epoch, step.since is not None), step.run) <= step.run]
 
 
 def _is_little_more(state: TaskState, changed: Sequence[SortedRun]) -> bool:

@@ -223,8 +223,8 @@ def overlay(older: SortedRun, newer: SortedRun) -> SortedRun:
         return older
     if _same_key_set(older, newer):
         return newer
-    keep = newer.find(older.keys) < 0
-    return interleave([older if keep.all() else older.select(keep), newer])
+    replaced = older.find(newer.keys)
+    return interleave([older, newer], replaced[replaced >= 0])
 
 
 def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
@@ -244,10 +244,10 @@ def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
     return both.select(_last_of_each(both.keys, np.arange(len(both)), twins))
 
 
-def interleave(runs: Iterable[SortedRun]) -> SortedRun:
+def interleave(runs: Iterable[SortedRun], without: Positions | None = None) -> SortedRun:
     """All rows of these runs by hash, those of earlier runs first: one run if they have no key in common.
 
-    Linear when their hashes are already nearly in order.
+    ``without``: places of rows of the first run that are left out. Linear when their hashes are nearly in order.
     """
     parts = [run for run in runs if len(run)]
     if len(parts) == 1:
@@ -258,10 +258,15 @@ def interleave(runs: Iterable[SortedRun]) -> SortedRun:
     except pa.ArrowInvalid as error:
         raise Invalid(f"state: {error}; use large_string or large_binary for columns of over 2 GiB a task") from error
     order = np.argsort(hashes, kind="stable")
+    if without is not None and len(without):
+        stays = np.ones(len(hashes), np.bool_)
+        stays[without] = False
+        order = order[stays[order]]
     alive = None
     if any(run.alive is not None for run in parts):
         alive = np.concatenate([np.ones(len(run), np.bool_) if run.alive is None else run.alive for run in parts])
         alive = alive[order]
+        alive = None if alive.all() else alive
     return SortedRun(rows.take(pa.array(order)), hashes[order], parts[0].key_count, alive)
 
 
