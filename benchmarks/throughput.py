@@ -10,8 +10,9 @@ checkpointing, as many shuffle partitions as cores, in update mode; both write w
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
 to the next. The first batches, which warm the JVM up, are left out: ``--skip`` says how many. Its compilers take a
 quarter of the CPU for some twenty batches more, in both systems; ``--skip 25 --batches 45`` shows them warm.
-``--checkpoints`` compares checkpoints on and off, ``--idle`` times an epoch with next to no rows through four levels.
-docs/runtime.md says where the time goes.
+``--checkpoints`` compares checkpoints on and off by turns of ``--batches`` epochs, ``--repeat`` times each, in one
+process, and says how much longer the epochs behind one take. ``--idle`` times an epoch with next to no rows through
+four levels. docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import source_alone
-from measuring import Record, spreads, written
+from measuring import Record, shown, spread, spreads, written
 
 KEYS = 100_000
 STRIDE = 7_919
@@ -187,6 +188,20 @@ def after(running: Any, progress: Callable[[], int], counts: list[int]) -> Itera
 
 def tree_cpu(root: int) -> float:
     """CPU seconds of a process and everything below it, ended children included."""
+    seconds = _processes()[1]
+    return sum(seconds.get(number, 0.0) for number in tree_of(root))
+
+
+def tree_of(root: int) -> list[int]:
+    """A process and everything below it, each before those below it."""
+    parents, found = _processes()[0], [root]
+    for number in found:
+        found += [each for each, parent in parents.items() if parent == number]
+    return found
+
+
+def _processes() -> tuple[dict[int, int], dict[int, float]]:
+    """Parents and CPU seconds of all processes."""
     parents, seconds = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -196,15 +211,7 @@ def tree_cpu(root: int) -> float:
         number = int(folder.name)
         parents[number] = int(fields[1])
         seconds[number] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-    def below(number: int) -> bool:
-        while number in parents:
-            if number == root:
-                return True
-            number = parents[number]
-        return False
-
-    return sum(spent for number, spent in seconds.items() if below(number))
+    return parents, seconds
 
 
 def four_levels() -> Any:
@@ -261,8 +268,8 @@ def main() -> None:
     parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
-    parser.add_argument("--repeat", type=int, default=1, help="of --idle")
-    parser.add_argument("--json", type=Path, help="of --idle: write what was found here")
+    parser.add_argument("--repeat", type=int, default=1, help="of --idle, turns of --checkpoints")
+    parser.add_argument("--json", type=Path, help="of --idle, --checkpoints: write what was found here")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if not 0 <= asked.skip < asked.batches:
@@ -272,6 +279,8 @@ def main() -> None:
     if asked.one:
         if asked.one[0] == "idle":
             print(json.dumps(idle(int(asked.one[1]))))
+        elif asked.one[0] == "checkpoints":
+            print(json.dumps(checkpoints_on_and_off(*map(int, asked.one[1:]))))
         else:
             system, query, rows, batches, sink, every, skip = asked.one
             print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every), int(skip))))
@@ -285,7 +294,7 @@ def main() -> None:
         written(asked.json, record.to_json([{"turns": asked.repeat, **spreads(runs, "median", "most")}]))
         return
     if asked.checkpoints:
-        compare_checkpoints(asked.rows or [1_000_000], asked.batches * 2, asked.sink)
+        compare_checkpoints(asked.rows or [1_000_000], asked.batches + SKIPPED, asked.repeat, asked.json)
         return
     heads = ("rows/batch", "structured rows/s", "holdfast rows/s", "ratio", "structured CPU", "holdfast CPU", "ratio")
     print(f"{'query':<16}" + "".join(f"{head:>18}" for head in heads) + "   (CPU: seconds for a million rows)")
@@ -308,24 +317,62 @@ def main() -> None:
             print(f"{query:<16}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
 
 
-def compare_checkpoints(sizes: list[int], batches: int, sink: str) -> None:
+def checkpoints_on_and_off(rows: int, epochs: int, turns: int) -> dict[str, Any]:
+    """The same job by turns without checkpoints and with one every ten epochs, in one warm JVM."""
+    from holdfast.runtime.history.history import read_history
+    from holdfast.runtime.spark import start
+
+    spark = session()
+    found: dict[str, list[Any]] = {"off": [], "on": [], "behind": [], "second": [], "off_cpu": [], "on_cpu": []}
+    for number in range(-1, 2 * turns):
+        # Off and on change places from turn to turn: what drifts meets both alike. The first job warms the JVM up.
+        way = "off" if number % 4 in (0, 3) else "on"
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
+        job = start(
+            keyed_stream(spark, rows), holdfast_pipeline("keyed-count"), store=folder, nodes=2, epochs=epochs,
+            checkpoint_every=10 if way == "on" else 1_000_000,
+        )  # fmt: skip
+        running = query_of(job)
+        ends = [SKIPPED, epochs]
+        marks = [tree_cpu(os.getpid()) for _ in after(running, lambda: len(running.recentProgress), ends)]  # noqa: B023
+        job.awaitTermination()
+        spent = {
+            entry["batchId"]: entry["durationMs"]["triggerExecution"] / 1000
+            for entry in running.recentProgress
+            if entry["numInputRows"] and entry["batchId"] >= SKIPPED
+        }
+        taken = [event["epoch"] for event in read_history(folder) if event["kind"] == "checkpoint"]
+        shutil.rmtree(folder, ignore_errors=True)
+        if number < 0:
+            continue
+        usual = statistics.median(spent.values())
+        found[way].append(rows * len(spent) / sum(spent.values()))
+        found[f"{way}_cpu"].append((marks[1] - marks[0]) / len(spent) / rows * 1e6)
+        if way == "on":
+            found["behind"] += [spent[epoch + 1] / usual for epoch in taken if epoch + 1 in spent]
+            found["second"] += [spent[epoch + 2] / usual for epoch in taken if epoch + 2 in spent]
+    spark.stop()
+    return found
+
+
+def compare_checkpoints(sizes: list[int], batches: int, turns: int, path: Path | None) -> None:
+    """Price of checkpoints, on the clock and in CPU, and how much longer the epochs behind one take."""
+    record, told = Record("throughput.py", sys.argv[1:]), []
     for rows in sizes:
-        on, off = [], []
-        for _ in range(3):
-            off.append(
-                apart("holdfast", "keyed-count", str(rows), str(batches), sink, "1000000", str(SKIPPED))[
-                    "rows_per_second"
-                ]
-            )
-            on.append(
-                apart("holdfast", "keyed-count", str(rows), str(batches), sink, "10", str(SKIPPED))["rows_per_second"]
-            )
-        cost = 1 - statistics.median(on) / statistics.median(off)
+        record.pause()
+        found = apart("checkpoints", str(rows), str(batches), str(turns))
+        off, on = (statistics.median(found[way]) for way in ("off", "on"))
+        cpu = statistics.median(found["on_cpu"]) / statistics.median(found["off_cpu"]) - 1
+        each = {name: spread(values) for name, values in found.items()}
         print(
-            f"keyed-count, {rows:,} rows a batch: checkpoints off {statistics.median(off):,.0f} rows/s, "
-            f"every 10 epochs {statistics.median(on):,.0f} rows/s: cost {cost:.1%}",
+            f"keyed-count, {rows:,} rows a batch, {turns} turns of {batches - SKIPPED} epochs: rows/s without "
+            f"checkpoints {shown(each['off'])}, with one every 10 {shown(each['on'])}: price {1 - on / off:.1%}, "
+            f"of CPU {cpu:.1%}; the epoch behind one takes {shown(each['behind'], '.2f')} times the median, the next "
+            f"{shown(each['second'], '.2f')}",
             flush=True,
         )
+        told.append({"rows_a_batch": rows, "turns": turns, "price": 1 - on / off, "cpu_price": cpu, **each})
+    written(path, record.to_json(told))
 
 
 if __name__ == "__main__":

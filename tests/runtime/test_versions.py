@@ -198,3 +198,20 @@ def test_a_damaged_file_of_a_node_makes_the_task_missing_and_writes_nothing() ->
         found = upload(store, 1, files, Upload(NODE, str(A), since, 3, 0, -1))
         assert found.entries == {} and "whole" in found.missing[str(A)] and "A/0" in found.missing[str(A)]
     assert disk.paths() == before
+
+
+def test_a_checkpoint_of_a_version_that_was_kept_whole_is_whole_and_others_have_what_changed() -> None:
+    folder, store = Folder(), Store(Disk().files("driver", "store"))
+    files = folder.disk.files("node", NODE)
+    folder.filled("main", 5)  # three keys: epoch 5 changed one of them
+    (changed,) = upload(store, 1, files, Upload(NODE, str(A), 3, 5, 0, -1)).entries[str(A)]
+    assert (changed.since, changed.rows) == (3, 2)
+    every = {"t": Change(pa.table({"k": [0, 1, 2], "v": [7, 7, 7]}), NOTHING)}
+    state = state_at(5).apply(every, 6)
+    folder.versions.commit("main", A, state, every, 5, run=6)
+    folder.versions.commit("main", A, later := state.apply(change(7), 7), change(7), 6, run=7)
+    (whole,) = upload(store, 1, files, Upload(NODE, str(A), 5, 7, 0, 5)).entries[str(A)]
+    assert (whole.since, whole.rows) == (None, 3)
+    writer = store.writer("test")
+    writer.commit_checkpoint(7, {str(A): [whole]})
+    assert store.restore(str(A)) == (later, 7)

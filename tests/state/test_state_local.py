@@ -212,3 +212,36 @@ def test_names_of_any_kind_are_told_apart(tmp_path: Path) -> None:
             node.epochs(bad)
     with pytest.raises(Invalid, match="is the most"):
         node.epochs("x" * 300 + "/0")
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_of_a_whole_version_and_a_change_that_leads_to_it_the_later_run_counts(
+    whole_first: bool, tmp_path: Path
+) -> None:
+    """An epoch is made again with other rows: once it had every key, once a few."""
+    node, first = LocalState(tmp_path), TaskState.empty({"t": SCHEMA}, 0).apply({"t": change(0, 60)}, 1)
+    node.restore("O/0", first, run=1)
+    every, few = change(2, 60), change(3, 5)
+    made = [(every, first.apply({"t": every}, 2)), (few, first.apply({"t": few}, 2))]
+    for run, (what, version) in enumerate(made if whole_first else made[::-1]):
+        node.save("O/0", 2, {"t": what}, run=2 + run, state=version)
+    last = (made if whole_first else made[::-1])[-1][1]
+    then = last.apply({"t": change(4, 5)}, 3)
+    node.save("O/0", 3, {"t": change(4, 5)}, run=4, state=then)
+    for cached in (None, first, last):
+        assert LocalState(tmp_path).load("O/0", 3, cached) == then
+    assert LocalState(tmp_path).load("O/0", 2) == last
+
+
+def test_a_version_that_is_hardly_more_than_its_change_is_kept_whole(tmp_path: Path) -> None:
+    node, state = LocalState(tmp_path), TaskState.empty({"t": SCHEMA}, 0)
+    node.restore("O/0", state)
+    for epoch in range(1, 11):
+        what = change(epoch, 60)
+        state = state.apply({"t": what}, epoch)
+        node.save("O/0", epoch, {"t": what}, state=state)
+    with pytest.raises(VersionMissing):
+        node.changes("O/0", 0, 10)
+    node.drop("O/0", before=10)
+    assert [path.name.split(".")[:2] for path in (tmp_path / "O-0").iterdir()] == [["10", "full"]]
+    assert node.load("O/0", 10) == state

@@ -20,11 +20,12 @@ from holdfast.operators.columns import (
 )
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import Description
-from holdfast.operators.timers import crossed
+from holdfast.operators.timers import by_time
 from holdfast.state import StateSchema
 
 SEEN = "key.seen"
 """The latest time of a key's rows, beside what is computed, where keys are forgotten."""
+BY_SEEN = by_time(SEEN)
 
 
 class Aggregate(Operator):
@@ -81,10 +82,9 @@ class Aggregate(Operator):
         return self._aggregations.finish(rows, names)
 
     def _forget(self, state: State, ttl: int) -> None:
-        """Free the state of keys that are forgotten; since they are passed over anyway, four times a span will do."""
-        if state.watermark is not None and crossed(state.watermark_before, state.watermark, -(-ttl // 4)):
-            held = state.scan()
-            state.delete(held.filter(_over(held, state.watermark, ttl)))
+        """Free the state of keys that are forgotten."""
+        if (now := state.watermark) is not None and now != state.watermark_before:
+            state.delete(state.table(DEFAULT_TABLE).upto(BY_SEEN, now - ttl))
 
 
 class Combine(Operator):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.errors import Invalid
 from holdfast.operators.description import Description, Version, name_of
 from holdfast.state import Change, StateSchema, StateTable, compose
+from holdfast.state.index import ByRank, ByTime
 from holdfast.topology import Task
 
 DEFAULT_TABLE = "state"
@@ -56,6 +57,14 @@ class TableView:
     def scan(self) -> pa.Table:
         """Every row, in a deterministic order."""
         return self._table.to_table()
+
+    def upto(self, by: ByTime, time: int) -> pa.Table:
+        """The rows whose time is at or before this one, in the order of ``scan``. It costs what it answers."""
+        return self._table.upto(by, time)
+
+    def best(self, by: ByRank, groups: pa.Table, count: int | None) -> pa.Table:
+        """Few rows, among them the first ``count`` of each of these groups (all, without one), in ``scan``'s order."""
+        return self._table.best(by, groups, count)
 
     def _change(self, change: Change) -> None:
         self._table = self._table.apply(change, self._epoch)

@@ -21,9 +21,11 @@ from holdfast.operators.columns import (
 )
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import Description
+from holdfast.operators.timers import by_time
 from holdfast.state import StateSchema
 
 SEEN = "seen"
+BY_SEEN = by_time(SEEN)
 
 
 class Deduplicate(Operator):
@@ -103,17 +105,9 @@ class Deduplicate(Operator):
         return batch.take(pa.array(np.sort(np.concatenate(passed))))
 
     def _forget(self, state: State) -> None:
-        """Rows before seen + horizon are late once the watermark has reached seen + two horizons.
-
-        Looking through the state costs what the state costs, so it is done four times a horizon.
-        """
-        before, now = state.watermark_before, state.watermark
-        step = max(self._horizon // 4, 1)
-        if now is None or (before is not None and before // step == now // step):
-            return
-        held = state.scan()
-        seen = held.column(SEEN).cast(pa.int64())
-        state.delete(held.select(self._keys.names).filter(pc.less_equal(seen, now - 2 * self._horizon)))
+        """Rows before seen + horizon are late once the watermark has reached seen + two horizons."""
+        if (now := state.watermark) is not None and now != state.watermark_before:
+            state.delete(state.table(DEFAULT_TABLE).upto(BY_SEEN, now - 2 * self._horizon))
 
 
 def first_rows(keys: pa.Table) -> NDArray[np.int64]:

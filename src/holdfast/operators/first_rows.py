@@ -57,8 +57,6 @@ class FirstRows(Operator):
             batch, keys = batch.filter(new), keys.filter(new)
             kept = keys.append_column(pa.field(UNTIL, WINDOW_TIME), self._until(batch))
             state.update(kept)
-            if self._keeps is not None:
-                self._due.note(state, kept)
         if self._keeps is not None:
             self._due.take(state)
         return batch

@@ -13,12 +13,11 @@ from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, Partial, count
 from holdfast.operators.columns import Columns, conformed, contiguous, schema_of
-from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
+from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import ANSWERS, Description
 from holdfast.operators.timers import Due, in_time
 from holdfast.state import StateSchema
@@ -121,8 +120,6 @@ class Grouped(Operator):
         rows = rows.drop_columns([ROWS])
         if rows.num_rows:
             old = state.lookup(rows.select(names))
-            if self._time is not None:
-                self._due.note(state, rows.filter(pc.invert(old.column(FOUND))))
             rows = self._aggregations.with_old(rows, old)
             state.update(rows)
         closed = self._due.news(state) if self._time is not None else rows

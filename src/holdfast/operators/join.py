@@ -14,7 +14,7 @@ from holdfast.errors import Invalid
 from holdfast.operators.columns import WINDOW_TIME, Columns, Duration, conformed, microseconds, schema_of, window_time
 from holdfast.operators.contract import Operator, State, TableView
 from holdfast.operators.description import ANSWERS, Description
-from holdfast.operators.windows import END, START, Panes
+from holdfast.operators.windows import BY_START, END, START, Panes
 from holdfast.state import StateSchema
 
 How = Literal["inner", "left", "outer"]
@@ -127,7 +127,7 @@ class Join(Operator):
 
     def _closing(self, table: TableView, state: State, now: int) -> pl.DataFrame:
         """Rows of the windows that close, once for each, in order; panes that no window needs any more are dropped."""
-        held = table.scan()
+        held = table.upto(BY_START, self._panes.before_last_end(now))
         panes = np.asarray(held.column(START).cast(pa.int64()).combine_chunks(), np.int64)
         place, starts = self._panes.closing(panes, state.watermark_before, now)
         table.delete(held.select(table.schema.key.names).filter(pa.array(self._panes.last_end(panes) <= now)))

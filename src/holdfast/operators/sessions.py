@@ -185,8 +185,6 @@ class Sessions(Operator):
         gone = old.select(self._span.names).filter(pa.array(lost))
         state.delete(gone)
         state.update(changed)
-        if self._closes:
-            self._due.note(state, changed)
         kept = np.zeros(merged.sessions.num_rows, np.bool_)
         kept[went[~lost]] = True
         others = np.concatenate([owners[lost], merged.owners[~kept]])

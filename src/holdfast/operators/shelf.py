@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from holdfast.operators.columns import contiguous
 from holdfast.operators.contract import FOUND, State
+from holdfast.operators.timers import by_time
 from holdfast.state import StateSchema
 
 Places = NDArray[np.int64]
 NUMBER, HELD, DUE = "row.number", "rows.held", "row.due"
 NEVER = np.iinfo(np.int64).max
+BY_DUE = by_time(DUE)
 
 
 class Shelf:
@@ -70,8 +72,7 @@ class Shelf:
 
     def take_due(self, state: State, now: int) -> pa.Table:
         """The rows that are due by ``now``; they are gone from here."""
-        known = state.table(self._keys).scan()
-        known = known.filter(pc.less_equal(known.column(DUE), now))
+        known = state.table(self._keys).upto(BY_DUE, now)
         if not known.num_rows:
             return self.schema.empty_table()
         held, keys = known.column(HELD).to_numpy(), known.select(self._names)

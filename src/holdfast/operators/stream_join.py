@@ -29,8 +29,6 @@ Comparison = Literal["<", "<=", ">", ">=", "=", "!=", "<=>"]
 SIDE = "side"
 MATCHED = "row.matched"
 LEFT, RIGHT = 0, 1
-LOOKS = 4
-"""So often within the time that rows are held, those that nobody waits for are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +205,9 @@ class StreamJoin(Operator):
             return []
         over = pc.less_equal(new.column(DUE), now)
         shelf.add(state, new.filter(pc.invert(over)))
-        step = max(self._lasts // LOOKS, 1)
-        if not self._outer[side]:
-            # Nobody waits for these, and they match nothing any more: it need not be at once.
-            if before is None or before // step != now // step:
-                shelf.take_due(state, now)
-            return []
         gone = [new.filter(over)] + ([shelf.take_due(state, now)] if now != before else [])
+        if not self._outer[side]:
+            return []
         return [self._alone(side, rows.filter(pc.invert(rows.column(MATCHED)))) for rows in gone]
 
     def _alone(self, side: int, rows: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import ANSWERS, Description
 from holdfast.operators.timers import in_time
 from holdfast.state import StateSchema
+from holdfast.state.index import ByRank, ByTime
 
 RANK = "rank"
 FIRST = -(2**62)
@@ -61,6 +63,9 @@ class TopK(Operator):
         self.by = tuple(groups.names)
         self.event_time = closes is not None
         self.tables = {DEFAULT_TABLE: StateSchema(pa.schema([*groups, *keys]), pa.schema([self._schema.field(value)]))}
+        by = ((value, "descending"), *((name, "ascending") for name in keys.names))
+        self._by_rank = ByRank("rank", tuple(groups.names), by)
+        self._by_close = ByTime("close", partial(_closing, closes=closes or "", who=who))
         self._output = pa.schema([*groups, pa.field(RANK, pa.int64()), *keys, self._schema.field(value)])
 
     def describe(self) -> Description:
@@ -87,11 +92,11 @@ class TopK(Operator):
             return self._when_closed(self._in_time(rows, state), state)
         if not rows.num_rows:
             return self._output.empty_table()
-        before = state.scan()
-        old, _ = self._ranked(before)
-        state.update(rows)
-        now = state.scan()
-        new, spare = self._ranked(now)
+        table, count = state.table(DEFAULT_TABLE), None if self._rising else self._keep
+        groups = rows.select(self._groups)
+        old, _ = self._ranked(table.best(self._by_rank, groups, count))
+        table.update(rows)
+        new, spare = self._ranked(table.best(self._by_rank, groups, count))
         if self._rising:
             state.delete(spare.select(self._identity))
         return self._changed(old, new)
@@ -121,16 +126,19 @@ class TopK(Operator):
         closes = self._closes
         if closes is None:
             return rows
-        return in_time(rows, state, lambda: microseconds(rows, closes, self._who).fill_null(FIRST))
+        return in_time(rows, state, lambda: pa.array(_closing(rows, closes, self._who)))
 
     def _when_closed(self, rows: pa.Table, state: State) -> pa.Table:
         state.update(rows)
         if state.watermark is None or state.watermark == state.watermark_before or self._closes is None:
             return self._output.empty_table()
-        held = state.scan()
-        done = held.filter(pc.less_equal(microseconds(held, self._closes, self._who), state.watermark).fill_null(True))
+        done = state.table(DEFAULT_TABLE).upto(self._by_close, state.watermark)
         state.delete(done.select(self._identity))
         return self._ranked(done)[0]
+
+
+def _closing(rows: pa.Table, closes: str, who: str) -> NDArray[np.int64]:
+    return np.asarray(microseconds(rows, closes, who).fill_null(FIRST), np.int64)
 
 
 def _latest(rows: pa.Table, keys: list[str]) -> pa.Table:

@@ -32,9 +32,11 @@ from holdfast.operators.columns import (
 )
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
+from holdfast.operators.timers import by_time
 from holdfast.state import StateSchema
 
 START, END = "start", "end"
+BY_START = by_time(START)
 ROWS = "rows.sent"
 RANK = "rank"
 Answers = Literal["append", "update"]
@@ -76,6 +78,10 @@ class Panes:
         if now is None:
             return False
         return before is None or (now - self.size) // self.every > (before - self.size) // self.every
+
+    def before_last_end(self, now: int) -> int:
+        """The last time that lies in a window which has closed by then: panes that begin later are in none."""
+        return (now - self.size) // self.every * self.every + self.size - 1
 
     def closing(self, panes: Micros, before: int | None, now: int | None) -> tuple[NDArray[np.int64], Micros]:
         """Places in ``panes`` and starts of windows that they are in and that close now: a row for each such pair.
@@ -191,7 +197,7 @@ class Windowed(Operator):
             answer = self._told(self._changed(rows, state))
         now = state.watermark
         if now is not None and self._panes.closes(state.watermark_before, now):
-            held = state.scan()
+            held = state.table(DEFAULT_TABLE).upto(BY_START, self._panes.before_last_end(now))
             if self._emit == "append":
                 answer = self._told(self._closed(held, state.watermark_before, now))
             over = self._panes.last_end(np.asarray(_panes(held), np.int64)) <= now

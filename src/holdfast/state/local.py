@@ -34,6 +34,8 @@ FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
 OUTWEIGHS = 2
 """A changelog of so many times the bytes of its snapshot becomes one with it."""
+MORE = 1.25
+"""A version of at most so many times the bytes of its changes is kept whole."""
 MANY_STEPS = 64
 """Up to so many steps, a changelog that is a quarter of its snapshot is left alone: it will soon be one with it."""
 
@@ -73,13 +75,24 @@ class LocalState:
         self.files: Files = LocalFiles(Path(files)) if isinstance(files, str | os.PathLike) else files
         self._sync = sync
 
-    def save(self, task: str, epoch: int, changes: Mapping[str, Change], since: int | None = None, run: int = 0) -> int:
+    def save(
+        self,
+        task: str,
+        epoch: int,
+        changes: Mapping[str, Change],
+        since: int | None = None,
+        run: int = 0,
+        state: TaskState | None = None,
+    ) -> int:
         """Keep the changes that lead from version ``since`` (epoch - 1 by default) to ``epoch``; bytes written.
 
-        Tables that did not change get no file. ``run``: who made it; of several the highest counts.
+        Tables that did not change get no file. ``run``: who made it; of several the highest counts. ``state``: the
+        version itself; where it takes hardly more bytes than the changes it is kept instead, and needs none of them.
         """
         base = epoch - 1 if since is None else since
         runs = {name: _run_of(change) for name, change in changes.items()}
+        if state is not None and _is_little_more(state, [each for _, each in runs.values()]):
+            return self.restore(task, state, run)
         return self._write(task, epoch, base, run, {name: each for name, each in runs.items() if len(each[1])})
 
     def restore(self, task: str, state: TaskState, run: int = 0) -> int:
@@ -121,7 +134,7 @@ class LocalState:
         """What changed in (since, epoch], one change a table: what an incremental checkpoint writes.
 
         Folded changelogs may begin before ``since``; then some rows are there that have not changed after it, with
-        the values they have.
+        the values they have. VersionMissing if they are not all there: damaged, or versions were kept whole instead.
         """
         steps = [step for step in self._steps(task) if step.since is not None and step.epoch > since]
         found: list[dict[str, tuple[StateSchema, SortedRun]]] = []
@@ -305,7 +318,10 @@ class LocalState:
 
 
 def _complete(parts: Sequence[_Part]) -> list[_Step]:
-    """Of each version and change the complete set of files of the highest run."""
+    """Of each version and change the complete set of files of the highest run.
+
+    Of a version that is kept whole and changes that lead to it, those of a later run count.
+    """
     sets: dict[tuple[int, int | None], dict[tuple[int, int], dict[int, _Part]]] = {}
     for part in parts:
         made = sets.setdefault((part.epoch, part.since), {})
@@ -315,7 +331,17 @@ def _complete(parts: Sequence[_Part]) -> list[_Step]:
         if whole := [key for key, numbered in made.items() if len(numbered) == key[1]]:
             run, count = max(whole)
             steps.append(_Step(epoch, since, run, tuple(made[run, count][number] for number in range(count))))
-    return steps
+    newest: dict[tuple[int, bool], int] = {}
+    for step in steps:
+        kind = step.epoch, step.since is None
+        newest[kind] = max(step.run, newest.get(kind, step.run))
+    return [step for step in steps if newest.get((step.epoch, step.since is not None), step.run) <= step.run]
+
+
+def _is_little_more(state: TaskState, changed: Sequence[SortedRun]) -> bool:
+    """Whether to write a whole version is hardly more than to write what changed, as where an epoch has every key."""
+    whole = all(len(table.runs) <= 1 for table in state.tables.values())
+    return whole and 0 < state.nbytes <= MORE * sum(run.nbytes for run in changed)
 
 
 def _run_of(change: Change) -> tuple[StateSchema, SortedRun]:

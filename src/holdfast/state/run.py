@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,11 @@ class Keys:
             equal &= equal_keys(one.take(left), two.take(right))
         return equal
 
+    def at(self, rows: Positions) -> Keys:
+        """The keys of these rows alone."""
+        index = pa.array(rows)
+        return Keys([column.take(index) for column in self.columns], len(rows), self.hashes[rows])
+
 
 class SortedRun:
     """Rows sorted by hash. ``alive`` is None when no row is a tombstone.
@@ -50,7 +56,7 @@ class SortedRun:
     Two runs share one array of hashes only if they have the same keys, row by row.
     """
 
-    __slots__ = ("_asked", "_starts", "alive", "keys", "rows", "spilled")
+    __slots__ = ("_asked", "_starts", "alive", "indexes", "keys", "rows", "spilled")
 
     def __init__(
         self,
@@ -64,6 +70,8 @@ class SortedRun:
         self.keys = Keys(rows.columns[:keys], len(rows), hashes)
         self.alive = alive
         self.spilled = spilled
+        self.indexes: dict[str, Any] = {}
+        """Orders of these rows by something else: ``holdfast.state.index``."""
         self._asked = 0
         self._starts: tuple[np.uint64, np.uint64, NDArray[np.int64]] | None = None
 
@@ -215,8 +223,8 @@ def overlay(older: SortedRun, newer: SortedRun) -> SortedRun:
         return older
     if _same_key_set(older, newer):
         return newer
-    keep = newer.find(older.keys) < 0
-    return interleave([older if keep.all() else older.select(keep), newer])
+    replaced = older.find(newer.keys)
+    return interleave([older, newer], replaced[replaced >= 0])
 
 
 def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
@@ -236,10 +244,10 @@ def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
     return both.select(_last_of_each(both.keys, np.arange(len(both)), twins))
 
 
-def interleave(runs: Iterable[SortedRun]) -> SortedRun:
+def interleave(runs: Iterable[SortedRun], without: Positions | None = None) -> SortedRun:
     """All rows of these runs by hash, those of earlier runs first: one run if they have no key in common.
 
-    Linear when their hashes are already nearly in order.
+    ``without``: places of rows of the first run that are left out. Linear when their hashes are nearly in order.
     """
     parts = [run for run in runs if len(run)]
     if len(parts) == 1:
@@ -250,10 +258,15 @@ def interleave(runs: Iterable[SortedRun]) -> SortedRun:
     except pa.ArrowInvalid as error:
         raise Invalid(f"state: {error}; use large_string or large_binary for columns of over 2 GiB a task") from error
     order = np.argsort(hashes, kind="stable")
+    if without is not None and len(without):
+        stays = np.ones(len(hashes), np.bool_)
+        stays[without] = False
+        order = order[stays[order]]
     alive = None
     if any(run.alive is not None for run in parts):
         alive = np.concatenate([np.ones(len(run), np.bool_) if run.alive is None else run.alive for run in parts])
         alive = alive[order]
+        alive = None if alive.all() else alive
     return SortedRun(rows.take(pa.array(order)), hashes[order], parts[0].key_count, alive)
 
 

@@ -7,7 +7,7 @@ the change (amortised: times the logarithm of the state), and an older version s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
+from holdfast.state import index
 from holdfast.state.change import Change
 from holdfast.state.ipc import spill
 from holdfast.state.ranges import KeyRange
@@ -58,6 +59,7 @@ class StateTable:
     runs: tuple[SortedRun, ...]
     rows: int
     spilling: Spill | None = None
+    passed: index.Passed = field(default_factory=dict)
 
     @classmethod
     def empty(cls, schema: StateSchema, epoch: int = 0, spilling: Spill | None = None) -> StateTable:
@@ -133,13 +135,23 @@ class StateTable:
             there = self._where(new.keys)[0] >= 0
             alive = np.ones(len(new), np.bool_) if new.alive is None else new.alive
             rows = self.rows + int((alive & ~there).sum()) - int((~alive & there).sum())
-        return StateTable(self.schema, epoch, self._spilled(runs), rows, self.spilling)
+        runs = self._spilled(runs)
+        passed = {key: dict(each) for key, each in self.passed.items() if each and key[0] in runs}
+        return StateTable(self.schema, epoch, runs, rows, self.spilling, passed)
 
     def at(self, epoch: int) -> StateTable:
         """The version of a later epoch that changed nothing."""
         if epoch < self.epoch:
             raise Invalid(f"state: version {epoch} cannot follow version {self.epoch}")
-        return StateTable(self.schema, epoch, self.runs, self.rows, self.spilling)
+        return StateTable(self.schema, epoch, self.runs, self.rows, self.spilling, self.passed)
+
+    def upto(self, by: index.ByTime, time: int) -> pa.Table:
+        """The rows whose time is at or before this one, in the order of ``to_table``. It costs what it answers."""
+        return index.upto(self, by, time)
+
+    def best(self, by: index.ByRank, groups: pa.Table, count: int | None) -> pa.Table:
+        """Few rows, among them the first ``count`` of each of these groups: see ``index.best``."""
+        return index.best(self, by, groups, count)
 
     def to_table(self) -> pa.Table:
         """All rows, in the order of their hashes: the same for the same rows, whatever their history."""
@@ -215,7 +227,7 @@ class StateTable:
         left: NDArray[np.int64] | None = None
         for number in range(len(self.runs) - 1, -1, -1):
             run = self.runs[number]
-            some = keys if left is None else _subset(keys, left)
+            some = keys if left is None else keys.at(left)
             at = run.find(some)
             hit = at >= 0
             if left is None and run.alive is None and hit.all():
@@ -307,11 +319,6 @@ def _folded(runs: list[SortedRun]) -> tuple[SortedRun, ...]:
     if len(runs) == 1:
         runs = [runs[0].without_tombstones()]
     return tuple(run for run in runs if len(run))
-
-
-def _subset(keys: Keys, rows: NDArray[np.int64]) -> Keys:
-    index = pa.array(rows)
-    return Keys([column.take(index) for column in keys.columns], len(rows), keys.hashes[rows])
 
 
 def _only(table: pa.Table | pa.RecordBatch, names: list[str]) -> pa.Table | pa.RecordBatch:

@@ -82,7 +82,7 @@ class Versions:
         self, branch: str, task: Task, state: TaskState, changes: Mapping[str, Change], before: int, run: int
     ) -> None:
         """Keep the next version; the first of a tentative fork may follow an older one than the last."""
-        self._local(branch).save(str(task), state.epoch, changes, before, run)
+        self._local(branch).save(str(task), state.epoch, changes, before, run, state)
         self.hold(branch, task, state, run)
 
     def trim(self, branch: str, task: Task, retain: int, newest: TaskState) -> None:
@@ -219,16 +219,17 @@ class Saved:
 
 def upload(store: Store, token: int, files: Files, wanted: Upload) -> Saved:
     """Bring one task to the store. What the node need not keep any more goes, if it can be had easily."""
-    local = LocalState(files.within(main_branch(wanted.born)))
+    local, task, epoch = LocalState(files.within(main_branch(wanted.born))), wanted.task, wanted.epoch
+    since: int | None = wanted.since if wanted.since >= 0 else None
+    state: TaskState | Mapping[str, Change]
     try:
-        if wanted.since < 0:
-            state = local.load(wanted.task, wanted.epoch)
-            entries = store.write_task(wanted.task, wanted.epoch, state, token=token)
-        else:
-            changes = local.changes(wanted.task, wanted.since, wanted.epoch)
-            entries = store.write_task(wanted.task, wanted.epoch, changes, token=token, since=wanted.since)
+        try:
+            state = local.load(task, epoch) if since is None else local.changes(task, since, epoch)
+        except VersionMissing:
+            since, state = None, local.load(task, epoch)  # a version since then was kept whole
+        entries = store.write_task(task, epoch, state, token=token, since=since)
     except VersionMissing as error:
-        return Saved({}, {wanted.task: str(error)})
+        return Saved({}, {task: str(error)})
     with contextlib.suppress(HoldfastError):
         local.drop(wanted.task, wanted.retain)
     return Saved({wanted.task: tuple(entries)}, {})
