@@ -181,7 +181,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of the matrix: so many inputs")
     parser.add_argument("--rate", type=int, default=5000, help="of the matrix: rows an epoch")
     parser.add_argument("--no-replicas", action="store_true", help="of the matrix: only without replicas")
-    parser.add_argument("--json", type=Path, help="write what was found here; not of the matrix")
+    parser.add_argument("--keep", type=Path, help="of the matrix: keep the store of every run in this folder")
+    parser.add_argument("--json", type=Path, help="write what was found here; of the matrix a line a run, as it ends: "
+                        "runs that are there already are not run again")  # fmt: skip
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     for option, value in (("--seeds", asked.seeds), ("--rate", asked.rate), ("--repeat", asked.repeat)):
@@ -189,21 +191,16 @@ def main() -> None:
             parser.error(f"{option} must be at least 1, got {value}")
     if asked.matrix:
         from holdfast.workloads import WORKLOADS
-        from matrix import all_pairs, run
+        from matrix import all_cases, all_pairs, run
 
         if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
             parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
         if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"([0-3]),(?!\1)[0-3]", pair)]:
             parser.error(f"--pair {wrong[0]}: two different nodes of 0 to 3 are needed, such as 1,2")
         pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
-        run(
-            asked.workload or list(WORKLOADS),
-            pairs,
-            asked.seeds,
-            asked.rate,
-            [False] if asked.no_replicas else [False, True],
-            (asked.cluster or ["standalone"])[0],
-        )
+        replicas = ["none"] if asked.no_replicas else ["none", "25 %"]
+        cases = all_cases(asked.workload or list(WORKLOADS), pairs, asked.seeds, asked.rate, replicas)
+        run(cases, (asked.cluster or ["standalone"])[0], asked.json, asked.keep)
         return
     if asked.one:
         system, cluster, *numbers = asked.one

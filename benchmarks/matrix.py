@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import json
+import os
 import shutil
-import statistics
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from standalone import ARCHIVE, NODES, Standalone, kill, standalone
+from matrix_table import accuracy, line, same, table
+from measuring import Record
+from standalone import ARCHIVE, NODES, kill, standalone
 
+BASE = 14
+"""Epochs that are there before a run begins, made once for each workload and input."""
 KILL_AT = 20
-"""Windows of a minute that end every ten seconds close in this epoch, and running counts have a past."""
+"""Windows of a minute that end every ten seconds close in this epoch, running counts have a past, and the newest
+checkpoint, which comes every three to four epochs at this age, is that of epoch 16."""
+KNOWN = 40
+"""Up to this epoch it is known what every query says undisturbed."""
+TRIGGER = "500 milliseconds"
 DEADLINE = 120.0
+BRISK = f"{ARCHIVE} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Half of the executors of each run are new. With one compiler instead of two they are warm after a few epochs."""
 KEYS = {
     "word-count": ("key",),
     "hashtags": ("key",),
@@ -36,212 +45,248 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Seconds after the kill; ``fidelity`` as it was stamped, ``accuracy`` against the exact answer that followed."""
+class Case:
+    """One run of the matrix."""
 
     workload: str
     pair: tuple[int, int]
     replicas: str
     seed: int
-    answer: float | None
-    fidelity: float | None
-    accuracy: float | None
-    exact: float | None
-    promised: float | None
+    rate: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.seed, self.workload, self.replicas, tuple(self.pair)
 
 
-def accuracy(tentative: pa.Table, exact: pa.Table, keys: Sequence[str]) -> float:
-    """How right an answer is: over all rows of either, 1 less the relative error of its numbers; 0 for one not there.
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds after the kill; ``fidelity`` as it was stamped, ``accuracy`` against the exact answer that followed.
 
-    Without numbers beside the keys a row is there or it is not.
+    ``least``: the smallest fidelity of any epoch until all was exact; ``age``: epochs since the checkpoint when nodes
+    were killed; ``copies``: replicas that were at the head then; ``same``: final rows are those of an undisturbed run.
     """
-    names = [name for name in exact.column_names if name not in ("epoch", "task", "fidelity")]
-    by = list(keys)
-    numbers = [name for name in names if name not in by and pa.types.is_primitive(exact.schema.field(name).type)]
-    told, true = (_by_key(table, by, numbers) for table in (tentative, exact))
-    total = score = 0.0
-    for key in told.keys() | true.keys():
-        ours, theirs = told.get(key, []), true.get(key, [])
-        total += max(len(ours), len(theirs))
-        score += sum(_close(a, b) for a, b in zip(ours, theirs, strict=False))
-    return score / total if total else 1.0
+
+    answer: float | None = None
+    fidelity: float | None = None
+    least: float | None = None
+    accuracy: float | None = None
+    exact: float | None = None
+    promised: float | None = None
+    noticed: float | None = None
+    age: int | None = None
+    copies: int | None = None
+    same: bool | None = None
 
 
-def _by_key(table: pa.Table, by: Sequence[str], numbers: Sequence[str]) -> dict[Any, list[tuple[float, ...]]]:
-    found: dict[Any, list[tuple[float, ...]]] = {}
-    for row in table.to_pylist():
-        values = tuple(float(row[name]) if isinstance(row[name], int | float) else math.nan for name in numbers)
-        found.setdefault(tuple(row[name] for name in by), []).append(values)
-    return found
-
-
-def _close(one: tuple[float, ...], two: tuple[float, ...]) -> float:
-    errors = [
-        abs(a - b) / max(abs(a), abs(b)) if max(abs(a), abs(b)) > 0 else 0.0
-        for a, b in zip(one, two, strict=True)
-        if not (math.isnan(a) or math.isnan(b))
-    ]
-    return 1.0 - min(1.0, statistics.mean(errors)) if errors else 1.0
-
-
-def trial(
-    spark: Any, name: str, pair: tuple[int, int], budget: float | None, seed: int, rate: int, whole_nodes: bool
-) -> Outcome:
-    """One run: two nodes are killed when an epoch was answered; how it went on until it was exact again."""
-    from holdfast.runtime.history.history import read_history
-    from holdfast.runtime.history.outputs import read_output
-    from holdfast.runtime.spark import start
-    from holdfast.workloads import Options, workload
-
-    chosen, folder = workload(name), Path(tempfile.mkdtemp(prefix="holdfast-matrix-"))
-    whole, reached = threading.Event(), threading.Event()
-    lost: list[float] = []
-
-    def listen(event: dict[str, Any]) -> None:
-        if event["kind"] == "answered" and event["epoch"] >= KILL_AT - 1:
-            reached.set()
-        elif event["kind"] == "nodes lost":
-            lost.append(time.time())
-        elif event["kind"] == "epoch" and lost and not event["absent"] and not event["tentative"]:
-            whole.set()
-
-    job = start(
-        chosen.stream(spark, Options(rate=rate, seed=seed, epochs=1000)), chosen.pipeline(), store=folder, nodes=NODES,
-        budget=budget, trigger="1 second", listeners=[listen],
-    )  # fmt: skip
-    try:
-        reached.wait(DEADLINE)
-        nodes = job.driver.nodes
-        victims = [nodes[f"node-{number}"].incarnation for number in pair]
-        killed = kill(spark.sparkContext.applicationId, victims, whole_nodes)
-        whole.wait(DEADLINE)
-        job.stop()
-        events = list(read_history(folder))
-        tables = {kind: read_output(folder, kind) for kind in ("tentative", "final")}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return judged(name, pair, "none" if budget is None else "25 %", seed, killed, events, tables)
-
-
-def judged(
-    name: str, pair: tuple[int, int], replicas: str, seed: int, killed: float, events: Iterable[dict[str, Any]],
-    tables: dict[str, pa.Table],
-) -> Outcome:  # fmt: skip
+def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: dict[str, pa.Table]) -> Outcome:
     """What the history and the outputs of a run say of its failure."""
     events = list(events)
     place = next((number for number, event in enumerate(events) if event["kind"] == "nodes lost"), None)
     if place is None:
-        return Outcome(name, pair, replicas, seed, None, None, None, None, None)
-    later = events[place:]
+        return Outcome()
+    earlier, later = events[:place], events[place:]
     said = next((e for e in later if e["kind"] == "published" and e["rows"] > 0 and e["fidelity"] > 0), None)
-    exact = next((e for e in later if e["kind"] == "epoch" and not e["absent"] and not e["tentative"]), None)
-    right = None
-    if said is not None:
-        epoch = max(said["epochs"])
-        answers = {kind: table.filter(pc.equal(table["epoch"], epoch)) for kind, table in tables.items()}
-        exactly = [task for e in later if e["kind"] == "published" and e["run"] == said["run"] and e["of"] == "final"
-                   for task in e["tasks"]]  # fmt: skip
-        final = answers["final"]
-        first = pa.concat_tables(
-            [
-                answers["tentative"].drop_columns([c for c in ("fidelity",) if c in answers["tentative"].column_names]),
-                final.filter(pc.is_in(final["task"], pa.array(exactly, pa.string()))),
-            ],
-            promote_options="permissive",
-        )
-        right = accuracy(first, final, KEYS[name])
+    epochs = [e for e in later if e["kind"] == "epoch"]
+    exact = next((e for e in epochs if not e["absent"] and not e["tentative"]), None)
+    until = epochs.index(exact) + 1 if exact is not None else len(epochs)
+    saved = [e["epoch"] for e in earlier if e["kind"] == "checkpoint"]
     return Outcome(
-        name, pair, replicas, seed,
         None if said is None else said["time"] - killed,
         None if said is None else said["fidelity"],
-        right,
+        min((e["fidelity"] for e in epochs[:until]), default=None),
+        None if said is None else _right(name, said, later, tables),
         None if exact is None else exact["time"] - killed,
         events[place].get("promised"),
-    )  # fmt: skip
+        events[place]["time"] - killed,
+        None if not saved else events[place]["epoch"] - 1 - saved[-1],
+        next((e["replicas"] for e in reversed(earlier) if e["kind"] == "epoch"), None),
+    )
 
 
-def run(
-    names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, budgets: Sequence[bool], where: str
-) -> None:
+def _right(name: str, said: dict[str, Any], later: list[dict[str, Any]], tables: dict[str, pa.Table]) -> float:
+    """The accuracy of the first answer, the exact part of it included."""
+    epoch = max(said["epochs"])
+    answers = {kind: table.filter(pc.equal(table["epoch"], epoch)) for kind, table in tables.items()}
+    published = [e for e in later if e["kind"] == "published" and e["run"] == said["run"] and e["of"] == "final"]
+    exactly = pa.array([task for event in published for task in event["tasks"]], pa.string())
+    told, final = answers["tentative"], answers["final"]
+    told = told.drop_columns([c for c in ("fidelity",) if c in told.column_names])
+    first = pa.concat_tables([told, final.filter(pc.is_in(final["task"], exactly))], promote_options="permissive")
+    return accuracy(first, final, KEYS[name])
+
+
+class Matrix:
+    """Runs in one session, one after the other. ``replaced``: the cluster starts new executors by itself, at once."""
+
+    def __init__(self, spark: Any, rate: int, replaced: bool, folder: Path) -> None:
+        self._spark, self._rate, self._replaced, self._folder = spark, rate, replaced, folder
+        self._base: tuple[str, int] | None = None
+        self._exact: pa.Table | None = None
+        self._want(NODES)
+
+    def run(self, case: Case, keep: Path | None = None) -> Outcome:
+        """Two nodes are killed when an epoch was answered; how it went on until it was exact again."""
+        from holdfast.runtime.history.history import read_history
+        from holdfast.runtime.history.outputs import read_output
+        from holdfast.workloads import workload
+
+        self._prepare(case.workload, case.seed)
+        store = self._folder / "store"
+        shutil.copytree(self._folder / "base", store, symlinks=True)
+        try:
+            topology = workload(case.workload).pipeline().coordinated
+            quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
+            killed = self._failing(case, store, None if case.replicas == "none" else quarter)
+            events = [event for event in read_history(store) if event["time"] > self._began]
+            tables = {kind: read_output(store, kind) for kind in ("tentative", "final")}
+        finally:
+            if keep is not None:
+                shutil.copytree(store, keep / "-".join(map(str, (*case.key[:3], *case.pair))), symlinks=True)
+            shutil.rmtree(store, ignore_errors=True)
+        found = judged(case.workload, killed, events, tables)
+        assert self._exact is not None
+        return Outcome(**{**asdict(found), "same": same(tables["final"], self._exact, KNOWN)})
+
+    def _failing(self, case: Case, store: Path, budget: float | None) -> float:
+        whole, reached, lost = threading.Event(), threading.Event(), threading.Event()
+
+        def listen(event: dict[str, Any]) -> None:
+            if event["kind"] == "answered" and event["epoch"] >= KILL_AT - 1:
+                reached.set()
+            elif event["kind"] == "nodes lost":
+                lost.set()
+            elif event["kind"] == "epoch" and lost.is_set() and not event["absent"] and not event["tentative"]:
+                whole.set()
+
+        self._began = time.time()
+        job = self._start(case.workload, case.seed, store, budget=budget, trigger=TRIGGER, listeners=[listen])
+        try:
+            reached.wait(DEADLINE)
+            victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
+            self._want(NODES - len(victims))
+            killed = kill(self._spark.sparkContext.applicationId, victims, False)
+            whole.wait(DEADLINE)
+        finally:
+            job.stop()
+            self._want(NODES)
+        return killed
+
+    def _start(self, name: str, seed: int, store: Path, **options: Any) -> Any:
+        from holdfast.runtime.spark import start
+        from holdfast.workloads import Options, workload
+
+        chosen = workload(name)
+        rows = Options(rate=self._rate, seed=seed, epochs=1000)
+        return start(chosen.stream(self._spark, rows), chosen.pipeline(), store=store, nodes=NODES, **options)
+
+    def _want(self, count: int) -> None:
+        """So many executors are wanted: who dies is not replaced before more are."""
+        if not self._replaced:
+            context: Any = self._spark.sparkContext
+            none = getattr(context._jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
+            context._jsc.sc().requestTotalExecutors(count, 0, none)
+
+    def _prepare(self, name: str, seed: int) -> None:
+        """A store with the first epochs, and what every query says when nothing fails: without Spark."""
+        from holdfast.runtime.simulation.operators import cut_batches, undisturbed
+        from holdfast.workloads import Options, workload
+
+        if self._base == (name, seed):
+            return
+        base, chosen = self._folder / "base", workload(name)
+        shutil.rmtree(base, ignore_errors=True)
+        self._base = None
+        self._start(name, seed, base, epochs=BASE).awaitTermination(DEADLINE)
+        rows, pipeline = Options(rate=self._rate, seed=seed, epochs=KNOWN), chosen.pipeline()
+        (source,) = pipeline.sources
+        batches = cut_batches([{source.name: chosen.batch(rows, epoch)} for epoch in range(KNOWN)], rows.partitions)
+        queries = frozenset(query.sink for query in pipeline.topology.queries)
+        said = undisturbed(pipeline, batches, queries)
+        parts = [each.append_column("epoch", pa.array([epoch] * each.num_rows, pa.int64()))
+                 for (epoch, _), each in said.items()]  # fmt: skip
+        self._exact, self._base = pa.concat_tables(parts), (name, seed)
+
+
+def run(cases: Sequence[Case], where: str, lines: Path | None = None, keep: Path | None = None) -> None:
     """All of it in one session; a line a run, then a table with medians and worst cases.
 
-    ``standalone``: worker and executor die together, and others come when the run is over, as on other machines;
-    ``local-cluster``: Spark starts new executors at once, which take CPU from the survivors.
+    ``standalone``: others come when the run is over, as on other machines; ``local-cluster``: Spark starts new
+    executors at once, which take CPU from the survivors. ``lines``: a JSON line for each run as it ends; those that it
+    has are not run again. ``keep``: stores stay there.
     """
-    if where == "standalone":
-        scratch = tempfile.TemporaryDirectory(prefix="holdfast-matrix-", ignore_cleanup_errors=True)
-        with scratch as folder, standalone(Path(folder)) as cluster:
-            _run(names, pairs, seeds, rate, budgets, cluster.url, cluster)
-    else:
-        _run(names, pairs, seeds, rate, budgets, f"local-cluster[{NODES},1,1024]", None)
+    found = _read(lines, cases)
+    left = [case for case in cases if case.key not in found]
+    scratch = tempfile.TemporaryDirectory(prefix="holdfast-matrix-", ignore_cleanup_errors=True)
+    with scratch as name:
+        folder = Path(name)
+        try:
+            if not left:
+                pass
+            elif where == "standalone":
+                with standalone(folder) as cluster:
+                    _run(left, cluster.url, folder, found, lines, keep)
+            else:
+                _run(left, f"local-cluster[{NODES},1,1024]", folder, found, lines, keep)
+        finally:
+            print(table(found.values()), flush=True)  # of what there is, if it was broken off
 
 
 def _run(
-    names: Sequence[str],
-    pairs: Sequence[tuple[int, int]],
-    seeds: int,
-    rate: int,
-    budgets: Sequence[bool],
+    left: Sequence[Case],
     master: str,
-    cluster: Standalone | None,
+    folder: Path,
+    found: dict[Any, dict[str, Any]],
+    lines: Path | None,
+    keep: Path | None,
 ) -> None:
     from holdfast.runtime.spark import spark_session
-    from holdfast.workloads import workload
 
     settings = {"spark.sql.session.timeZone": "UTC"}
-    if cluster is not None:
-        settings |= {"spark.executor.memory": "1g", "spark.executor.extraJavaOptions": ARCHIVE}
+    if master.startswith("spark://"):
+        settings |= {"spark.executor.memory": "1g", "spark.executor.extraJavaOptions": BRISK}
     spark = spark_session(master, settings=settings)
-    found: list[Outcome] = []
-    try:
-        for seed, pair, name, replicated in product(range(seeds), pairs, names, budgets):
-            topology = workload(name).pipeline().coordinated
-            quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
-            one = trial(spark, name, pair, quarter if replicated else None, seed, rate, cluster is not None)
-            found.append(one)
-            print(
-                f"{name:<20}{one.replicas:>6} seed {seed} nodes {pair[0]},{pair[1]}: next answer "
-                f"{_seconds(one.answer)}, fidelity {_share(one.fidelity)} (promised {_share(one.promised)}), "
-                f"accuracy {_share(one.accuracy)}, exact {_seconds(one.exact)}",
-                flush=True,
-            )
-            if cluster is not None:
-                cluster.workers(len(pair))
-    finally:
-        _table(found)  # of what there is, if it was broken off
+    matrix = Matrix(spark, left[0].rate, not master.startswith("spark://"), folder)
+    began = time.monotonic()
+    for number, case in enumerate(left, 1):
+        record = Record("failover.py", [])
+        record.pause(0.1)
+        others = record.to_json([])["others"]
+        one = {**asdict(case), **asdict(matrix.run(case, keep)), "others": others, "at": time.strftime("%F %T")}
+        found[case.key] = one
+        if lines is not None:
+            with lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(one) + "\n")
+        rest = (time.monotonic() - began) / number * (len(left) - number)
+        print(f"{line(one)}; {number} of {len(left)}, {rest / 60:.0f} min left", flush=True)
     spark.stop()
 
 
-def _table(found: Sequence[Outcome]) -> None:
-    print("\n| workload | replicas | runs | next answer, worst | fidelity, worst | accuracy, worst | exact, worst |")
-    print("|---|---|---|---|---|---|---|")
-    for (name, replicas), runs in Counter((one.workload, one.replicas) for one in found).items():
-        ours = [one for one in found if (one.workload, one.replicas) == (name, replicas)]
-        cells = [
-            _both([one.answer for one in ours], "s", max),
-            _both([one.fidelity for one in ours], "", min),
-            _both([one.accuracy for one in ours], "", min),
-            _both([one.exact for one in ours], "s", max),
-        ]
-        print(f"| {name} | {replicas} | {runs} | " + " | ".join(cells) + " |", flush=True)
+def _read(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, Any]]:
+    """Runs of earlier times; a last line that broke off does not count."""
+    wanted = {case.key: case for case in cases}
+    found: dict[Any, dict[str, Any]] = {}
+    if lines is None or not lines.exists():
+        return found
+    whole, _, broken = lines.read_text(encoding="utf-8").rpartition("\n")
+    if broken:
+        os.truncate(lines, len(whole.encode()) + 1 if whole else 0)
+    for text in whole.splitlines():
+        body = json.loads(text)
+        case = Case(**{name: body[name] for name in ("workload", "pair", "replicas", "seed", "rate")})
+        if case.key in wanted and case.rate != wanted[case.key].rate:
+            raise SystemExit(f"--json {lines}: has runs with --rate {case.rate}, asked for is {wanted[case.key].rate}")
+        found[case.key] = body
+    return found
+
+
+def all_cases(
+    names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, replicas: Sequence[str]
+) -> list[Case]:
+    """An input at a time, so that what is broken off has some of everything."""
+    return [Case(name, pair, copies, seed, rate) for seed, name, copies, pair in
+            product(range(seeds), names, replicas, pairs)]  # fmt: skip
 
 
 def all_pairs() -> list[tuple[int, int]]:
     return list(combinations(range(NODES), 2))
-
-
-def _seconds(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f} s"
-
-
-def _share(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"
-
-
-def _both(values: Sequence[float | None], unit: str, worst: Any) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "none"
-    form = (lambda v: f"{v:.2f} s") if unit else (lambda v: f"{v:.3f}")
-    missing = f" ({len(values) - len(known)} none)" if len(known) < len(values) else ""
-    return f"{form(statistics.median(known))}, {form(worst(known))}{missing}"

@@ -144,3 +144,12 @@ def test_as_counted_by_hand(rows: list[int], steps: list[int], horizon: int, dat
     first = data.draw(st.integers(0, epoch))
     assert ledger.rows(first, epoch) == sum(rows[first : epoch + 1])
     assert ledger.time(epoch) == times[epoch]
+
+
+@pytest.mark.parametrize("horizon", [1, 99, 100, 101, 650, 1000, 1001, 1350, 9999])
+def test_after_a_restart_a_horizon_reaches_as_far_back_as_before_it(horizon: int) -> None:
+    """Of the first ten epochs only their sum is known then: they are taken to have been as those after them."""
+    whole = learned([5] * 14, list(range(100, 1500, 100)))
+    restarted = Ledger({epoch: (whole.total(epoch), whole.time(epoch)) for epoch in range(10, 14)})
+    assert restarted.since(13, horizon) == whole.since(13, horizon)
+    assert restarted.rows(restarted.since(13, horizon), 13) == whole.rows(whole.since(13, horizon), 13)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from driving import Driver, chain, task
 from foretelling import kept
 
@@ -91,3 +93,23 @@ def test_nothing_is_promised_where_room_may_be_short() -> None:
     given = Driver(chain(1, 2, 1), nodes=2, capacity=9.0)
     given.join(0, 1)
     assert foretold(given, "node-0") is None, "a capacity that was given may be short"
+
+
+def test_a_budget_goes_to_what_would_lack_something_and_raises_the_promise() -> None:
+    """Tasks without state answer whole from any node: a replica of theirs buys nothing but room."""
+    driver = Driver(chain(1, 2, 4, stateless=("A",)), nodes=4, checkpoint_every=3, survive=1)
+    driver.join(0, 1, 2, 3)
+    for epoch in range(5):
+        driver.epoch(epoch)
+    names = list(driver.parts.members.nodes)
+    before = [foretold(driver, name) for name in names]
+    plan = replicas_within(driver.parts, 3.0)
+    assert plan is not None
+    chosen = plan()
+    assert {each.operator for each in chosen.tasks} == {"B"} and len(chosen.tasks) == 3
+    stands = outlook(driver.parts)
+    assert stands is not None
+    homes = {each: (*held, *filter(None, [chosen.nodes.get(each)])) for each, held in stands.homes.items()}
+    after = [replace(stands, homes=homes).foretold([name]) for name in names]
+    assert all(old is not None and new is not None and new >= old for old, new in zip(before, after, strict=True))
+    assert sum(filter(None, after)) > sum(filter(None, before))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ from plain_linear_road import PlainLinearRoad
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import State
+from holdfast.state import StateTable
 from holdfast.topology import Task
 from holdfast.workloads import Options, workload
 from holdfast.workloads.linear_road import packed
+from holdfast.workloads.linear_road.assessment import Assessment
 from holdfast.workloads.linear_road.cars import FORGET_EVERY, GROUPS
 from holdfast.workloads.linear_road.history import DAYS, expenditure, history
 from holdfast.workloads.linear_road.input import FORM
 from holdfast.workloads.linear_road.packed import FIRST, Unpacking
 from holdfast.workloads.linear_road.pipeline import Forwarder
 from holdfast.workloads.linear_road.rating import Load, Peak, measured, search
-from holdfast.workloads.linear_road.rules import FREE_SPEED, SHARES, STOPPED, is_free
+from holdfast.workloads.linear_road.rules import ENTERS, FREE_SPEED, SHARES, STOPPED, is_free
 from holdfast.workloads.linear_road.traffic import CYCLE, RAMP, before, peak_starts, tuples
 
 SAMPLE = """0,0,17,31,0,0,0,11,59000,-1,-1,-1,-1,-1,-1
@@ -239,6 +242,28 @@ def test_cars_that_left_are_forgotten_and_so_are_old_minutes() -> None:
     assert not exits & set(held.column("vid").to_pylist())
     minutes = trial.states[Task("toll_calculator", 0)]["segments"].to_table().column("minute")
     assert set(minutes.to_pylist()) == {200}
+
+
+def test_a_fork_does_not_tell_cars_again_what_they_were_told_while_it_missed_them() -> None:
+    """Its state missed three epochs, in which cars drove on: few of those that it then takes to enter really do not."""
+    options, assessment = Options(rate=5000, epochs=20, seed=4), Assessment()
+    tables, versions = ROAD.pipeline(parallelism=1).empty_state(CARS.operator).tables, []
+
+    def entering(tables: Mapping[str, StateTable], epoch: int, tentative: bool) -> tuple[set[tuple[int, int]], State]:
+        state = State(tables, CARS, epoch, tentative=tentative)
+        reports = Forwarder().process(ROAD.batch(options, epoch), State({}, CARS, epoch))
+        events = assessment.process(reports, state).to_pylist()
+        return {(row["vid"], row["time"]) for row in events if row["kind"] == ENTERS}, state
+
+    for epoch in range(options.epochs):
+        versions.append(tables)
+        exact, state = entering(tables, epoch, False)
+        tables = {name: view.table.at(epoch) for name, view in state.views.items()}
+    told, _ = entering(versions[-4], options.epochs - 1, True)
+    again, _ = entering(versions[-4], options.epochs - 1, False)
+    assert len(exact) > 1000 and len(told & exact) > 0.9 * len(exact)
+    assert len(told - exact) < 0.1 * len(told), "most of those that it names do enter"
+    assert len(again - exact) > len(exact), "what it would say if it took itself for exact"
 
 
 def test_the_history_holds_what_every_car_spent_on_each_day() -> None:

@@ -92,6 +92,8 @@ class State:
 
     ``watermark`` is the event time, in microseconds, up to which the inputs are complete once this epoch's rows are in;
     ``watermark_before`` is what it was when the epoch began, by which late rows are judged. None: not known yet.
+    ``tentative``: the answer is, since rows may be missing, in this epoch or in the state. What is kept of it is dropped
+    when the exact one is there.
     """
 
     def __init__(
@@ -101,12 +103,14 @@ class State:
         epoch: int,
         watermark: int | None = None,
         watermark_before: int | None = None,
+        tentative: bool = False,
     ) -> None:
         self._views = {name: TableView(table, epoch) for name, table in tables.items()}
         self.task = task
         self.epoch = epoch
         self.watermark = watermark
         self.watermark_before = watermark_before
+        self.tentative = tentative
         self.counters: dict[str, int] = {}
 
     def table(self, name: str) -> TableView:

@@ -127,9 +127,9 @@ class Settings(Failover):
         for what in ("nodes", "checkpoint_every", "replay_chunk", "checkpoint_tries"):
             check(self, what, lambda number: index(number) >= 1, "at least 1")
 
-    def checkpoint_due(self, head: int, age: int) -> bool:
-        """Whether the newest checkpoint is too old: so many epochs, of all up to the head."""
-        return age >= (min(self.checkpoint_every, max(2, (head + 1) // YOUNG)) if self.young else self.checkpoint_every)
+    def oldest(self, head: int) -> int:
+        """The epochs, of all up to the head, after which the newest checkpoint is too old."""
+        return min(self.checkpoint_every, max(2, (head + 1) // YOUNG)) if self.young else self.checkpoint_every
 
     @property
     def handover(self) -> int:

@@ -113,7 +113,7 @@ class Checkpointing:
             return
         age = head - self.durable
         recovered = parts.recovering.keeping and not parts.recovering.backup
-        if not (settings.checkpoint_due(head, age) or self.wanted or recovered):
+        if not (age >= settings.oldest(head) or self.wanted or recovered):
             return
         primaries = parts.assignment.primaries
         if not parts.assignment.all_up or any(copy.position < head for copy in primaries.values()):

@@ -66,7 +66,11 @@ class Ledger:
         return max(1, self._totals[-1] - before)
 
     def since(self, epoch: int, horizon: int | None) -> int:
-        """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all."""
+        """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all.
+
+        Where that was before the first epoch of which a time is known, as after a restart: as if time had passed in
+        those before it as it did since.
+        """
         now = self.time(epoch)
         if horizon is None or now is None:
             return 0
@@ -74,4 +78,7 @@ class Ledger:
         untimed = self._times.count(None)
         timed = [time for time in self._times[untimed:] if time is not None]
         found = bisect_right(timed, now - horizon)
-        return self._first + untimed + found if found or not untimed else self._first
+        if found or untimed or len(timed) < 2 or timed[-1] == timed[0]:
+            return self._first + untimed + found if found or not untimed else self._first
+        further, passed = (timed[0] - (now - horizon)) * (len(timed) - 1), timed[-1] - timed[0]
+        return max(0, self._first - (further - 1) // passed)

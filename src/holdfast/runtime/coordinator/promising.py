@@ -56,11 +56,14 @@ def _withheld(parts: Parts) -> bool:
     return parts.settings.recovery == "blocking" or parts.settings.capacity is not None
 
 
-def stale(parts: Parts) -> NDArray[np.float64]:
-    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint."""
+def stale(parts: Parts, checkpoint: int | None = None) -> NDArray[np.float64]:
+    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint.
+
+    ``checkpoint``: as if that one were the newest.
+    """
     topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
     lacking = np.ones(len(topology.tasks))
-    begun = Fork(0, parts.checkpointing.durable, parts.checkpointing.durable)
+    begun = Fork(0, *(2 * [parts.checkpointing.durable if checkpoint is None else checkpoint]))
     for operator in topology.operators:
         span = topology.span[operator.name]
         told = memory.told(operator.name, begun, 1.0, epoch) if operator.stateful else 1.0
@@ -151,8 +154,9 @@ def told_with(parts: Parts, epoch: int) -> bool:
 def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned] | None:
     """Works out what to replicate within this budget and where, for the nodes that are there; None: not now.
 
-    Planned as if what has no live copy said nothing: what a checkpoint gives comes on top, and how much that is changes
-    with its age. It may take a second or so, and needs nothing of the coordinator any more.
+    What has no live copy answers from a checkpoint, and counts as it would with one as old as they get: so nothing is
+    spent on tasks that lack nothing then, such as those without state. Before any epoch, and where room may be short, it
+    counts as if it said nothing. It may take a second or so, and needs nothing of the coordinator any more.
     """
     assignment, nodes, survive = parts.assignment, _nodes(parts), survive_of(parts)
     if not assignment.all_up or len(nodes) < 2 or parts.members.leaving:
@@ -162,13 +166,16 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
     homes = {task: copy.node for task, copy in assignment.primaries.items()}
     keep = {task: copy.node for task, copy in assignment.replicas.items() if task not in parts.replicating.moving}
     basis = "measured" if parts.measurements.costs() else "declared"
+    head, lacking = parts.answering.head, np.ones(len(topology.tasks))
+    if head >= 0 and roomy(parts, _most(parts)):
+        lacking = stale(parts, max(-1, head - parts.settings.oldest(head)))
 
     def planned() -> ReplicasPlanned:
-        plan = plan_surviving(topology, budget, nodes, most, homes, keep=keep)
+        plan = plan_surviving(topology, budget, nodes, most, homes, stale=lacking, keep=keep)
         what = "any one domain is" if most == "domain" else f"any {most} of {len(nodes)} nodes are"
         why = (
-            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} from live "
-            f"copies when {what} lost (worst: {', '.join(sorted(plan.floor.worst))})"
+            f"a budget of {budget:g} on {basis} rates and costs: fidelity at least {plan.floor.bound:.3f} when {what} "
+            f"lost with the checkpoint as old as it gets (worst: {', '.join(sorted(plan.floor.worst))})"
         )
         return ReplicasPlanned(tuple(plan.replicas), why, dict(plan.replicas))
 

@@ -56,7 +56,7 @@ class Digest(op.Operator):
         digests = []
         for key, held in zip(keys, before, strict=True):
             rows = came[key] if self.ordered else sorted(came[key])
-            told = "|".join([held or "", self.name, str(state.epoch), *rows])
+            told = "|".join([held or "", self.name, f"{state.epoch}{'?' * state.tentative}", *rows])
             digests.append(blake2b(told.encode(), digest_size=6).hexdigest())
         if self.tables:
             state.update(pa.table({"key": pa.array(keys, pa.int64()), "digest": digests}))

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ def process(
     epoch: int,
     verify: bool = False,
     schemas: Mapping[str, pa.Schema] | None = None,
+    tentative: bool = False,
 ) -> Processed:
     """Process one epoch from these blocks, each once and in order. ``schemas``: of inputs from which no block came."""
     step = pipeline.by_name[task.operator]
@@ -63,9 +65,10 @@ def process(
     }
     began = time.process_time()
     before, after, watermark_change = _watermarks(pipeline, step, state, blocks)
-    answer, view = _call(step, task, inputs, state, epoch, before, after)
+    call = partial(_call, step, task, inputs, partial(State, state.tables, task, epoch, after, before, tentative))
+    answer, view = call()
     if verify:
-        again, second = _call(step, task, inputs, state, epoch, before, after)
+        again, second = call()
         _same(task, epoch, answer, again, view, second)
     changes = {name: each.change for name, each in view.views.items() if each.changed}
     tables = {name: each.table for name, each in view.views.items()}
@@ -180,27 +183,24 @@ def _call(
     step: Step,
     task: Task,
     inputs: Mapping[str, pa.Table],
-    state: TaskState,
-    epoch: int,
-    before: int | None,
-    after: int | None,
+    made: Callable[[], State],
 ) -> tuple[pa.Table | None, State]:
-    view = State(state.tables, task, epoch, after, before)
+    view = made()
     try:
         answer = step.operator.process_inputs(inputs, view)
     except Exception as error:
 
         def fails(some: Mapping[str, pa.Table]) -> bool:
             try:
-                step.operator.process_inputs(some, State(state.tables, task, epoch, after, before))
+                step.operator.process_inputs(some, made())
             except Exception:
                 return True
             return False
 
-        raise _failed(step, task, epoch, error, inputs, fails) from error
+        raise _failed(step, task, view.epoch, error, inputs, fails) from error
     if answer is not None and not isinstance(answer, pa.Table):
         raise TaskFailed(
-            f"operator {step.name}, task {task}, epoch {epoch}: process must answer with a pyarrow.Table or None, "
+            f"operator {step.name}, task {task}, epoch {view.epoch}: process must answer with a pyarrow.Table or None, "
             f"got {type(answer).__name__}"
         )
     return answer, view

@@ -221,8 +221,9 @@ class Worker:
                     return [], report("blocked", f"task {task}, epoch {epoch}: no block from {absent}")
                 self._remember_schemas(task, blocks)
                 # What another node has or has not seen before must not show in an exact answer.
-                known = self._known_schemas(pipeline, task) if work.lane == "tentative" else None
-                made = process(pipeline, task, state, blocks, epoch, self.context.verify, known)
+                tentative = work.lane == "tentative"
+                known = self._known_schemas(pipeline, task) if tentative else None
+                made = process(pipeline, task, state, blocks, epoch, self.context.verify, known, tentative)
                 before, state = state.epoch, made.state
                 if state.tables:
                     versions.commit(branch_of(work), task, state, made.changes, before, plan.run)

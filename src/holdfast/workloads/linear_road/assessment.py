@@ -17,6 +17,7 @@ from holdfast.workloads.linear_road.cars import (
     FORGET_EVERY,
     MOST_REPORTS,
     NONE,
+    PERIOD,
     TABLES,
     Cars,
     by_hash,
@@ -24,6 +25,7 @@ from holdfast.workloads.linear_road.cars import (
     keep_cars,
     known_cars,
     lane_of,
+    position_of,
     reports_of,
     road_of,
     segment_code,
@@ -34,6 +36,7 @@ from holdfast.workloads.linear_road.rules import (
     ADDS,
     ASKS,
     ENTERS,
+    ENTRY,
     EVENTS,
     EXIT,
     LEAVES,
@@ -50,6 +53,8 @@ from holdfast.workloads.linear_road.rules import (
 )
 
 VISITS = "visits"
+FEET, SPAN = 5_280, 44
+"""Of a segment; and feet that a car makes between two reports for each mile an hour."""
 _SEGMENT = (1 << SEGMENT_BITS) - 1
 
 
@@ -156,6 +161,9 @@ class Assessment(Operator):
         left = lane_of(place_was) == EXIT
         pays = known & elsewhere & ~left
         enters = ~leaving & (elsewhere | left | ~known)
+        if state.tentative:
+            missed = ~known | (time - cars.time[who] > PERIOD)
+            enters &= ~missed | (lane_of(place) == ENTRY) | ~_was_there(place, segment, now["spd"])
 
         at = np.flatnonzero(enters)
         events.add(
@@ -213,6 +221,16 @@ class Assessment(Operator):
         # ``visit`` may be the array itself and not a copy: it is the last to be written.
         cars.earlier[who] = np.where(again, earlier, np.where(open_, visit, NONE))
         cars.visit[who] = visit_of(segment, more, faster)
+
+
+def _was_there(place: Ints, segment: Ints, speed: Ints) -> Flags:
+    """Whether a car was in its segment one report ago, judged by its speed: what it said then may have been missed.
+
+    Else every car that has come further since is taken to enter now, and is told a toll that it was told before.
+    """
+    back = position_of(place) - np.where((segment >> SEGMENT_BITS) & 1, -SPAN, SPAN) * speed
+    there: Flags = back // FEET == segment & _SEGMENT
+    return there
 
 
 def _add_up(added: list[tuple[Ints, Ints, Ints, Ints]], events: Events) -> None:

@@ -152,6 +152,10 @@ def road_of(place: Ints) -> Ints:
     return place >> (LANE_BITS + POSITION_BITS)
 
 
+def position_of(place: Ints) -> Ints:
+    return place & ((1 << POSITION_BITS) - 1)
+
+
 def lane_of(place: Ints) -> Ints:
     return (place >> POSITION_BITS) & ((1 << LANE_BITS) - 1)
 

@@ -18,8 +18,8 @@ Flags = NDArray[np.bool_]
 
 POSITION, BALANCE, EXPENDITURE = 0, 2, 3
 """Types of tuples."""
-EXIT = 4
-"""The lane by which cars leave."""
+ENTRY, EXIT = 0, 4
+"""The lanes by which cars come and leave."""
 STOPPED = 4
 """A car is stopped from so many equal reports on."""
 AHEAD = 4
