@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -15,12 +16,16 @@ import pytest
 
 from object_store import BUCKET, KEY, SECRET, Server, program, serving
 
-# A JVM of a test lives for seconds: to compile its code thoroughly takes longer than that saves.
+# A JVM of a test lives for seconds: to compile its code thoroughly takes longer than that saves. With room for what is
+# new and for classes it seldom collects garbage; the launcher has less memory than that.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ROOM = "-XX:NewSize=256m -XX:MetaspaceSize=256m"
 CLASSES = Path(sys.prefix, "spark.jsa")  # made by make setup
 for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    classes = CLASSES.is_file() and name != "SPARK_LAUNCHER_OPTS"
-    os.environ.setdefault(name, f"{SHORT_LIVED} -XX:SharedArchiveFile={CLASSES}" if classes else SHORT_LIVED)
+    options = [SHORT_LIVED]
+    if name != "SPARK_LAUNCHER_OPTS":
+        options += [ROOM, f"-XX:SharedArchiveFile={CLASSES}"] if CLASSES.is_file() else [ROOM]
+    os.environ.setdefault(name, " ".join(options))
 
 # The logs and states of Structured Streaming are written by plain renames. As it is otherwise, Hadoop starts a readlink
 # of its own for each, three for every file. And Spark compiles no code for a handful of rows: a fifth of what a query
@@ -50,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif isinstance(item, pytest.Function) and _on_s3(item):
             item.add_marker(pytest.mark.xdist_group("s3"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests with all that they import stay to the end: they are not searched for garbage every time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _on_s3(item: pytest.Function) -> bool:

@@ -17,7 +17,7 @@ import yaml
 import holdfast
 from holdfast.cli.app import COMMANDS, loaded
 from holdfast.loading import loaded as from_file
-from holdfast.runtime.settings import LEASE, STANDBY
+from holdfast.runtime.environment import LEASE, STANDBY
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "k8s/holdfast.yaml").read_text(encoding="utf-8")))

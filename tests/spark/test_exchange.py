@@ -7,8 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from py4j.clientserver import JavaClient
 
 from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.spark.java import java
 
 pytestmark = pytest.mark.spark
 
@@ -28,3 +30,17 @@ def test_bundles_come_to_their_slots_whatever_the_widths_of_levels(spark: Any, w
     assert [part.decode() for part in came] == [
         "; ".join([str(slot), *(f"{sender} to {slot}" for sender in senders)]) for slot in range(widths[-1])
     ]
+
+
+def test_a_class_of_the_jvm_is_looked_up_once(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, asked = java(spark.sparkContext), list[str]()
+    before = names.java.util.ArrayList
+    send = JavaClient.send_command
+
+    def counted(client: JavaClient, command: str, *rest: Any, **options: Any) -> Any:
+        asked.append(command)
+        return send(client, command, *rest, **options)
+
+    monkeypatch.setattr(JavaClient, "send_command", counted)
+    assert names.java.util.ArrayList is before and java(spark.sparkContext) is names
+    assert asked == []

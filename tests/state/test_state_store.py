@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,28 @@ def test_incremental_checkpoints_restore_the_state_that_never_failed(url: str) -
     assert store.checkpoint(7).extra == {"offset": 7}
     assert store.checkpoint(7).routing["O3"] == Routing.even(1)
     assert Store(url).restore("O3/0", 5)[1] == 5
+
+
+def test_a_manifest_is_read_alone_and_parsed_once_unless_its_bytes_change(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.writer("job") as writer:
+        for epoch in (1, 2):
+            files = store.write_task("O3/0", epoch, some_state(epoch), token=writer.token)
+            done = writer.commit_checkpoint(epoch, {"O3/0": files}, extra={"offset": epoch})
+    first = store.checkpoint(1)
+    (tmp_path / done.name).write_text("torn")
+    assert store.checkpoint(1) is first, "another manifest is none of its business"
+    with pytest.raises(
+        Unrecoverable, match=r"no checkpoint of epoch 2, there is 1; damaged: .* is torn or was altered"
+    ):
+        store.checkpoint(2)
+    manifest = tmp_path / first.name
+    body = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(body, indent=1))
+    assert store.checkpoint(1) == first, "however it is written"
+    manifest.write_text(manifest.read_text().replace('"offset": 1', '"offset": 7'))
+    with pytest.raises(Unrecoverable, match=r"no checkpoint of epoch 1, there is none"):
+        store.checkpoint(1)
 
 
 def test_compaction_shortens_the_chain_and_keeps_the_state(url: str) -> None:

@@ -48,7 +48,7 @@ def supervise(
     Examples: holdfast supervise my_job.py:build; holdfast supervise my_job.py:build --lease 4 --crashes 10 --json
     """
     from holdfast.cli.supervision import Pauses, Supervisor
-    from holdfast.runtime import settings
+    from holdfast.runtime.environment import LEASE, STANDBY
 
     if not lease > 0:
         raise Invalid(f"--lease {lease:g}: more than 0 seconds are needed")
@@ -62,7 +62,7 @@ def supervise(
             progress.print(_words(kind, fields), highlight=False, markup=False, soft_wrap=True)
 
     pauses = Pauses(pause, longest_pause, crashes, well_after, seed)
-    environment = {settings.LEASE: str(lease), settings.STANDBY: "1"}
+    environment = {LEASE: str(lease), STANDBY: "1"}
     code = Supervisor(job, pauses, say, environment, quiet=as_json).run()
     if last["kind"] == "refused":
         raise Invalid(last["cause"])

@@ -14,6 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from holdfast.runtime.spark.java import java
+
 FEW = 1_000
 
 
@@ -29,7 +31,7 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
         with pa.ipc.new_stream(file, rows.schema) as stream:
             stream.write_table(rows, max_chunksize=of_each)
         file.flush()
-        session, read = empty.sparkSession._jsparkSession, context._jvm.org.apache.spark.sql.api.r.SQLUtils
+        session, read = empty.sparkSession._jsparkSession, java(context).org.apache.spark.sql.api.r.SQLUtils
         batches = read.readArrowStreamFromFile(session, file.name)
     return DataFrame(read.toDataFrame(batches, empty._jdf.schema(), session), spark)
 

@@ -8,14 +8,15 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
+from holdfast.runtime.spark.java import java
+
 
 class Plans:
     """Makes expressions and plans in the JVM of a session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        jvm: Any = spark._jvm
-        self.jvm = jvm
+        self.jvm = jvm = java(spark.sparkContext)
         self.catalyst = jvm.org.apache.spark.sql.catalyst
         self._none = jvm.scala.Option.empty()
 

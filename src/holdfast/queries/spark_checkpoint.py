@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import Invalid
+from holdfast.runtime.spark.java import java
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state.entries import HEADER
 
@@ -40,8 +41,7 @@ class SparkCheckpoint:
         self._spark = spark
         self.place = place if "://" in place else str(Path(place).absolute())
         session: Any = spark._jsparkSession
-        hadoop: Any = spark._jvm
-        self._path = hadoop.org.apache.hadoop.fs.Path
+        self._path = java(spark.sparkContext).org.apache.hadoop.fs.Path
         self._root = self._path(self.place)
         try:
             self._files = self._root.getFileSystem(session.sessionState().newHadoopConf())

@@ -20,9 +20,6 @@ YOUNG = 5
 """In a young job a checkpoint is due when so small a part (one over it) of all epochs is not in one."""
 RESTORE_WITHIN = 5.0
 """Seconds that an answer waits at most for a state from the store, where no deadline was given."""
-LEASE = "HOLDFAST_LEASE"
-STANDBY = "HOLDFAST_STANDBY"
-"""Environment variables: the lease in seconds, and 1 to stand by; for jobs that do not say it themselves."""
 AMPLE = 1e12
 """A capacity that holds whatever there is."""
 

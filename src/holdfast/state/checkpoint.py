@@ -9,11 +9,20 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.state.change import Change
-from holdfast.state.entries import Damaged, FileEntry, checksum, read_checked, read_document
+from holdfast.state.entries import (
+    Damaged,
+    FileEntry,
+    checksum,
+    parse_document,
+    read_bytes,
+    read_checked,
+    read_document,
+)
 from holdfast.state.files import Files, exists
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import table_label, task_folder
@@ -116,10 +125,14 @@ def manifest_facts(name: str) -> tuple[int, int] | None:
 
 
 def read_manifest(files: Files, name: str) -> Checkpoint:
-    """The checkpoint of a manifest, or Damaged."""
-    body = read_document(files, "checkpoint", name)
+    """The checkpoint of a manifest, or Damaged. One that was read before, with the same bytes, is not parsed again."""
+    return _manifest(files.url, name, read_bytes(files, name))
+
+
+@lru_cache(maxsize=16)
+def _manifest(url: str, name: str, data: bytes) -> Checkpoint:
     try:
-        checkpoint = Checkpoint.from_json(body)
+        checkpoint = Checkpoint.from_json(parse_document(url, "checkpoint", name, data))
     except Invalid as error:
         raise Damaged(f"{name}: {error}") from error
     if checkpoint.name != name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ HEADER = "holdfast-store.json"
 """The document that makes a folder a store."""
 SPARK_LOG = "spark-log.json"
 """Which streaming query the store is of."""
+_CHECKSUM = b', "checksum": "'
 
 
 class Damaged(Unrecoverable):
@@ -46,7 +47,7 @@ class FileEntry:
             raise Damaged(f"{self.path!r:.100} is no name of a file in a store")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> FileEntry:
@@ -82,31 +83,46 @@ def document(kind: str, content: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError) as error:
         raise Invalid(f"{kind}: only JSON can be stored, without NaN or infinity: {error}") from error
     # Written once: one line, the checksum of all before it at its end.
-    return b'%b, "checksum": "%b"}' % (plain[:-1], checksum(plain).encode())
+    return b'%b%b%b"}' % (plain[:-1], _CHECKSUM, checksum(plain).encode())
 
 
 def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
     """The document of that name, or Damaged."""
+    return parse_document(files.url, kind, name, read_bytes(files, name))
+
+
+def read_bytes(files: Files, name: str) -> bytes:
     try:
-        data = files.read(name).to_pybytes()
+        return bytes(files.read(name))
     except FileNotFoundError:
         raise Damaged(f"{name} is missing") from None
-    try:
-        body = json.loads(data)
-        found = body.pop("checksum")
-        whole = checksum(_canonical(body)) == found
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        whole = False
-        body = {}
-    if not whole:
+
+
+def parse_document(url: str, kind: str, name: str, data: bytes) -> dict[str, Any]:
+    """What the bytes of a document say, or Damaged."""
+    if (body := _whole(data)) is None:
         raise Damaged(f"{name} is torn or was altered")
     if body.get("layout") != LAYOUT:
-        raise Invalid(f"{files.url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
+        raise Invalid(f"{url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
     if body.get("format") != f"holdfast-{kind}":
         raise Damaged(f"{name} is a {body.get('format')}, not a holdfast-{kind}: files were swapped")
     if (why := misfit(kind, body)) is not None:
         raise Damaged(f"{name} is no {kind} of Holdfast: {why}")
-    return dict(body)
+    return body
+
+
+def _whole(data: bytes) -> dict[str, Any] | None:
+    """What a document says; None if its checksum is not that of the rest."""
+    try:
+        body = json.loads(data)
+        found = body.pop("checksum")
+        # As it was written, the checksum stands at its end, behind what it is of; what was written otherwise is put so.
+        plain, _, tail = data.rpartition(_CHECKSUM)
+        as_written = tail == b'%b"}' % found.encode() and checksum(plain + b"}") == found
+        whole = as_written or checksum(_canonical(body)) == found
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        return None
+    return dict(body) if whole else None
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

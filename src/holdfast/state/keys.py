@@ -7,6 +7,7 @@ hash is sorted by ring position too. The definition is in docs/state.md and gold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,7 @@ def _absent(column: pa.Array) -> NDArray[np.bool_] | None:
     return absent
 
 
+@lru_cache(maxsize=256)  # asked for every column of every run, however small
 def _is_text(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind)
@@ -167,6 +169,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
 def _is_wide(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_interval(kind))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast.errors import Invalid
+from holdfast.runtime.environment import LEASE, STANDBY
 from holdfast.runtime.options import Storage
-from holdfast.runtime.settings import LEASE, STANDBY
 from holdfast.state import Held, Store, Unusable
 from holdfast.state.fence import held
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from holdfast.operators.aggregations import Partial
 from holdfast.operators.grouped import ROWS
+from holdfast.runtime.spark.java import java
 
 MANY = 100_000
 """With fewer rows in a batch, planning one more query costs more than it saves."""
@@ -108,7 +109,7 @@ class Combining:
                 return None
             self._empty = frame.sparkSession.createDataFrame([], StructType(fields))
         session: Any = frame.sparkSession
-        execution = session._jvm.org.apache.spark.sql.execution.QueryExecution
+        execution = java(session.sparkContext).org.apache.spark.sql.execution.QueryExecution
         return self._empty, execution.prepareExecutedPlan(session._jsparkSession, partial)
 
 

@@ -22,6 +22,8 @@ from pyspark.core.rdd import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 
+from holdfast.runtime.spark.java import java
+
 Stage = Callable[[int, Iterable[bytes]], Iterable[bytes]]
 """What a level runs on each of its partitions: index and bundles in; one bundle for each slot of the next level out."""
 
@@ -78,8 +80,7 @@ class Exchange:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        jvm: Any = context._jvm
-        # Looked up once: each name on the way to a class is a call through the gateway.
+        jvm = java(context)
         self._convert = jvm.scala.jdk.javaapi.CollectionConverters
         self._bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
         self._java_rdd = jvm.org.apache.spark.api.java.JavaRDD

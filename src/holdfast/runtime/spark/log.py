@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import Invalid
+from holdfast.runtime.spark.java import java
 from holdfast.state import fence
 from holdfast.state.entries import SPARK_LOG, document, read_document
 from holdfast.state.files import Files
@@ -36,7 +37,7 @@ def log_of(spark: SparkSession, store: str, given: str | None) -> str:
     scheme = HADOOP.get(scheme, scheme)
     context: Any = spark.sparkContext
     try:
-        context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
+        java(context).org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())
     except Exception:  # py4j wraps whatever Hadoop throws
         package = "hadoop-aws (spark.jars.packages)" if scheme == "s3a" else f"a file system for {scheme}://"
         other = "give another spark_log" if given is not None else 'or say where it shall be: spark_log="/shared/log"'

@@ -23,6 +23,7 @@ from holdfast.errors import Invalid
 from holdfast.runtime.domains import Domains
 from holdfast.runtime.messages import NodeInfo
 from holdfast.runtime.spark.folders import let_go
+from holdfast.runtime.spark.java import java
 
 REJOIN, SELDOM = 5.0, 60.0
 """An executor that was given up is tried again after so many seconds, each next time after twice as many, up to a
@@ -264,12 +265,11 @@ class Executors:
 
     @property
     def _no_hosts(self) -> Any:
-        jvm: Any = self._context._jvm
-        return getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
+        return getattr(java(self._context).scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
 
     def release(self, nodes: Iterable[str]) -> None:
         """Spark is told to want fewer, so nobody comes in their place."""
-        jvm: Any = self._context._jvm
+        jvm = java(self._context)
         gone = [self._known.pop(node) for node in nodes]
         self._released.update(gone)
         ids = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(gone))

@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from holdfast.runtime.spark.java import java
+
 PROPERTY = "spark.scheduler.pool"
 FIRST = ("epoch", "stopgap")
 ALL = 2**20
@@ -22,7 +24,7 @@ def join_pool(context: SparkContext, kind: str) -> None:
     scala: Any = context._jsc.sc()
     if str(scala.getSchedulingMode()) != "FAIR":
         return
-    jvm: Any = context._jvm
+    jvm = java(context)
     name, root = f"holdfast-{kind}", scala.taskScheduler().rootPool()
     if root.getSchedulableByName(name) is None:
         mode = jvm.org.apache.spark.scheduler.SchedulingMode.FAIR()
