@@ -74,7 +74,9 @@ def carried_out(topology: Topology, plan: RunPlan) -> Seen:
     ]
     for number, slots in enumerate(plan.levels):
         shares = plan.spread(blocks, number)
-        blocks = [block for slot, share in zip(slots, shares, strict=True) for block in worker.work(plan, slot, share)[0]]
+        blocks = [
+            block for slot, share in zip(slots, shares, strict=True) for block in worker.work(plan, slot, share)[0]
+        ]
     return seen
 
 

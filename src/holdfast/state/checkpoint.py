@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import Invalid
 from holdfast.state.change import Change
-from holdfast.state.entries import Damaged, FileEntry, checksum, read_checked, read_document
+from holdfast.state.entries import Damaged, FileEntry, checksum, document_in, read_checked, read_document, read_whole
 from holdfast.state.files import Files, exists
 from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
 from holdfast.state.names import table_label, task_folder
@@ -91,6 +91,10 @@ def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -
     return [f"{FOLDER}/{best[epoch][2]}" for epoch in sorted(best)]
 
 
+Known = MutableMapping[str, tuple[bytes, Checkpoint]]
+"""Manifests that were read, with what was in their files: to parse one of thousands of tasks takes long."""
+
+
 def index_name(token: int) -> str:
     """Where a writer lists the manifests it keeps, so that a missing one is missed."""
     return f"{FOLDER}/index-{token:010d}.json"
@@ -115,15 +119,20 @@ def manifest_facts(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def read_manifest(files: Files, name: str) -> Checkpoint:
-    """The checkpoint of a manifest, or Damaged."""
-    body = read_document(files, "checkpoint", name)
+def read_manifest(files: Files, name: str, known: Known | None = None) -> Checkpoint:
+    """The checkpoint of a manifest, or Damaged. ``known``: what was read before; with the same bytes it is the same."""
+    data = read_whole(files, name)
+    if known is not None and name in known and known[name][0] == data:
+        return known[name][1]
+    body = document_in(files.url, "checkpoint", name, data)
     try:
         checkpoint = Checkpoint.from_json(body)
     except Invalid as error:
         raise Damaged(f"{name}: {error}") from error
     if checkpoint.name != name:
         raise Damaged(f"{name} holds the manifest of {checkpoint.name}: files were swapped")
+    if known is not None:
+        known[name] = data, checkpoint
     return checkpoint
 
 

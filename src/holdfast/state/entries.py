@@ -87,10 +87,19 @@ def document(kind: str, content: Mapping[str, Any]) -> bytes:
 
 def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
     """The document of that name, or Damaged."""
+    return document_in(files.url, kind, name, read_whole(files, name))
+
+
+def read_whole(files: Files, name: str) -> bytes:
+    """The bytes of a file that must be there, or Damaged."""
     try:
-        data = files.read(name).to_pybytes()
+        return files.read(name).to_pybytes()
     except FileNotFoundError:
         raise Damaged(f"{name} is missing") from None
+
+
+def document_in(url: str, kind: str, name: str, data: bytes) -> dict[str, Any]:
+    """The document that these bytes of a file of this name are, or Damaged. ``url``: of the store."""
     try:
         body = json.loads(data)
         found = body.pop("checksum")
@@ -101,7 +110,7 @@ def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
     if not whole:
         raise Damaged(f"{name} is torn or was altered")
     if body.get("layout") != LAYOUT:
-        raise Invalid(f"{files.url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
+        raise Invalid(f"{url}: {name} has layout {body.get('layout')}, this Holdfast reads layout {LAYOUT}")
     if body.get("format") != f"holdfast-{kind}":
         raise Damaged(f"{name} is a {body.get('format')}, not a holdfast-{kind}: files were swapped")
     if (why := misfit(kind, body)) is not None:

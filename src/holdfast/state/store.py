@@ -60,6 +60,7 @@ class Store:
         self.sync = sync or Sync()
         self.clock = clock
         self.identity = identity
+        self._manifests: checkpoints.Known = {}
 
     def writer(
         self, owner: str, *, lease: float = fence.LEASE, force: bool = False, keep: int = KEPT, fold_at: int = 16
@@ -214,9 +215,12 @@ class Store:
     def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
         newest, found = fence.inherited(self.files)
         whole, damaged = [], checkpoints.missing_manifests(self.files, newest) if found is not None else []
-        for name in checkpoints.manifest_names(self.files, found, newest):
+        names = checkpoints.manifest_names(self.files, found, newest)
+        for gone in self._manifests.keys() - set(names):
+            self._manifests.pop(gone, None)
+        for name in names:
             try:
-                whole.append(checkpoints.read_manifest(self.files, name))
+                whole.append(checkpoints.read_manifest(self.files, name, self._manifests))
             except Damaged as error:
                 damaged.append(str(error))
         return whole, damaged
