@@ -1,4 +1,4 @@
-"""Levels that need no exchange are one: whatever the layout, each work sees the blocks that it is to see, and no others."""
+"""Levels that need no exchange are one: in any layout, each work sees the blocks that it is to see, and no others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def carried_out(topology: Topology, plan: RunPlan) -> Seen:
 
 
 def drawn(seed: int) -> tuple[Topology, Run, dict[str, NodeInfo], JournalSpan]:
-    """A topology, and a replay of two epochs of it: primaries, replicas, sides and kept outputs on nodes of some cores."""
+    """A topology and a replay of two epochs: primaries, replicas, sides and kept outputs on nodes of some cores."""
     random = Random(seed)
     topology = random_topology(seed, Knobs(operators=(2, 6), parallelism=(1, 4), queries=(1, 2)))
     names = [f"node-{number}" for number in range(random.randint(1, 3))]
@@ -118,7 +118,7 @@ def drawn(seed: int) -> tuple[Topology, Run, dict[str, NodeInfo], JournalSpan]:
 
 
 def expected(topology: Topology, run: Run) -> Seen:
-    """By the definition: of every sender that is computed or kept in the epoch a block, of sources one for each part."""
+    """By definition: of every sender that is computed or kept in the epoch a block, of sources one for each part."""
     present = {(work.task, epoch) for work in run.works if work.lane != "replica" for epoch in work.epochs}
     present |= {(sender, epoch) for sender, (_, first, last) in run.buffers.items() for epoch in range(first, last + 1)}
     seen: Seen = {}

@@ -3,6 +3,8 @@
 A file appears under its name only when all of it is there. Trouble with the device is told as ``Unusable``.
 """
 
+# ruff: noqa: PTH  paths are text where thousands are asked for: as objects they cost more than the calls they are for
+
 from __future__ import annotations
 
 import contextlib
@@ -261,7 +263,6 @@ class LocalFiles:
         """The path of a name. Links that somebody put into the folder are not followed out of it.
 
         ``to_the_end``: the last part may not be a link either; without, what has the name is replaced or deleted.
-        As text: a publication asks for thousands, and paths as objects cost more than the calls they are for.
         """
         if not name:
             return self.url  # which may be a link itself: it is what was asked for

@@ -46,8 +46,7 @@ SETTINGS = {
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
 elsewhere. An executor that has said nothing for ten seconds is lost. What the driver writes on a local disk through
-Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum files: two files less an epoch,
-each of which it makes by starting a ``chmod``.
+Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum files: two less an epoch.
 
 What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
 up the end of the session for two minutes.

@@ -2,8 +2,8 @@
 
 Pure. Few, full slots, as many as a place has cores: a Spark task in Python costs ten milliseconds before it does
 anything. And few levels: where all that the works of a level need is made in their own slot, they go on there, and what
-they are sent never leaves the process. Which epochs a run may read, and from which files, comes from one place alone: the ``JournalSpan`` that the
-journal gave.
+they are sent never leaves the process. Which epochs a run may read, and from which files, comes from one place alone:
+the ``JournalSpan`` that the journal gave.
 """
 
 from __future__ import annotations
