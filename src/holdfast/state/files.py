@@ -3,8 +3,6 @@
 A file appears under its name only when all of it is there. Trouble with the device is told as ``Unusable``.
 """
 
-# ruff: noqa: PTH  paths are text where thousands are asked for: as objects they cost more than the calls they are for
-
 from __future__ import annotations
 
 import contextlib
