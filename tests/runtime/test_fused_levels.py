@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.runtime.messages import NodeInfo, Report, Run, Work
 from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, depths, lay_out, source_task
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
@@ -62,21 +63,27 @@ def sent_by(topology: Topology, sender: Task, epoch: int, piece: int = 0) -> lis
 
 
 def carried_out(topology: Topology, plan: RunPlan) -> Seen:
-    """What each work saw in each epoch, when the levels of a plan are carried out as Spark does."""
+    """What each work saw in each epoch, when the levels of a plan are carried out as Spark does: slot by slot, each by
+    its own part of the plan."""
     seen: Seen = {}
-    worker = Recording(topology, seen)
-    blocks = [
-        block
-        for source in topology.sources
-        for epoch, pieces in plan.pieces.items()
-        for piece in range(pieces)
-        for block in sent_by(topology, source_task(topology, source.name, piece, pieces), epoch, piece)
-    ]
-    for number, slots in enumerate(plan.levels):
-        shares = plan.spread(blocks, number)
+    worker, cut = Recording(topology, seen), Cut(plan, topology)
+    bundles: list[list[list[Block]]] = []
+    for index in range(2):
+        part = cut.journal(2).of(index)
         blocks = [
-            block for slot, share in zip(slots, shares, strict=True) for block in worker.work(plan, slot, share)[0]
+            block
+            for source in topology.sources
+            for epoch, piece in part.reads
+            for block in sent_by(topology, source_task(topology, source.name, piece, PIECES), epoch.epoch, piece)
         ]
+        bundles.append(part.plan.spread(blocks, 0) if plan.levels else [])
+    for number, slots in enumerate(plan.levels):
+        parts, arrived, bundles = cut.level(number), bundles, []
+        for index, slot in enumerate(slots):
+            part = parts.of(index)
+            assert part.slot == slot
+            sent, _ = worker.work(part.plan, part.slot, [block for each in arrived for block in each[index]])
+            bundles.append(part.plan.spread(sent, number + 1) if number + 1 < len(plan.levels) else [])
     return seen
 
 
