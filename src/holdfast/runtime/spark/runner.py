@@ -165,7 +165,8 @@ class SparkRunner:
             partitions = len(places)
             cut = Cut(plan, self._topology(plan.shape))
             stage = stages.ReadJournal(job, context, cut.journal(partitions))
-        stage = self._affine(stage, plan, 0, partitions)
+        after = sum(plan.widths)
+        stage = self._affine(stage, plan, 0, partitions, -after % partitions)
         for number, slots in enumerate(plan.levels):
             level = self._exchange.shuffle(level, stage, partitions, [location(slot.place) for slot in slots])
             partitions = len(slots)
@@ -182,11 +183,11 @@ class SparkRunner:
             self._combining.learn(read, sent, plan.pieces[plan.ingest])
         return result
 
-    def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int) -> Stage:
+    def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int, first: int = 0) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
         at_once = partitions <= self._spark.sparkContext.defaultParallelism
         here = self._process is not None and plan.kind == "epoch" and at_once
-        return SlotAffinity(stage, self._context.local, plan.run, level) if here else stage
+        return SlotAffinity(stage, self._context.local, plan.run, level, partitions, first) if here else stage
 
     def _save(self, uploads: Mapping[str, Sequence[Upload]]) -> Saved:
         order = sorted(uploads)
