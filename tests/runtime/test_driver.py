@@ -253,7 +253,7 @@ def test_a_run_that_keeps_failing_with_nobody_lost_ends_the_job_and_names_the_ca
 
 
 class Plans:
-    """A runner that remembers what it was given, and says of every work that it took so many seconds of CPU."""
+    """A runner that remembers what it was given, and says of every work that it took so many seconds."""
 
     def __init__(self, usual: SimulatedRunner, seconds: Callable[[int], float]) -> None:
         self.usual, self.seconds = usual, seconds
@@ -266,7 +266,7 @@ class Plans:
 
         def told(result: RunResult | Failed) -> None:
             assert isinstance(result, RunResult)
-            reports = [replace(each, seconds=self.seconds(number)) for each in result.reports]
+            reports = [replace(each, took=self.seconds(number)) for each in result.reports]
             done(RunResult(tuple(reports), result.pieces))
 
         self.usual.start(plan, batch, told)

@@ -276,14 +276,10 @@ class SimulatedRunner:
         sent, reports = worker.work(part.plan, part.slot, [block for block in share if block.receiver in mine])
         run.blocks += sent
         costs, timing = self._topology(run.plan).operator, self._nodes.timing
-        run.reports += [
-            replace(
-                report,
-                seconds=costs[report.task.operator].costs[report.task.number] * timing.unit,
-                restored=timing.restore if report.restored else 0.0,
-            )
-            for report in reports
-        ]
+        for report in reports:
+            spent = costs[report.task.operator].costs[report.task.number] * timing.unit
+            restored = timing.restore if report.restored else 0.0
+            run.reports.append(replace(report, seconds=spent, restored=restored, took=spent))
 
     def _stage(self, run: _Run, works: Sequence[tuple[str, float, Callable[[Worker], None]]]) -> None:
         run.waiting = [place for place, _, _ in works]
