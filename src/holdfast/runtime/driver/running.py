@@ -32,8 +32,8 @@ SUSPICION = 2.0
 TRIES = 3
 """A run that cannot be finished although no node was lost is tried so often."""
 FEW, LAST = 0.1, 3
-"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, one slot for each place
-is enough: an exchange and another Spark task cost more than a second core saves."""
+"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, one slot for each
+place is enough: an exchange and another Spark task cost more than a second core saves."""
 
 
 class RunFailed(HoldfastError):
