@@ -38,6 +38,7 @@ from holdfast.runtime.options import Storage
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.spark import stages
+from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
@@ -120,6 +121,8 @@ class Answers:
         self._watch = watch
         self._state = state
         self.closures: list[int] = []
+        self.opened: list[int] = []
+        """The largest closure of each run, and the most that a slot opens of one."""
         data = pa.BufferOutputStream()
         pq.write_table(pa.table({"epoch": [0], "task": ["count/0"], "key": [1], "count": [1]}), data)
         self._rows = data.getvalue().to_pybytes()
@@ -128,9 +131,12 @@ class Answers:
     def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
         if plan.ingest is not None:
             plan = plan.ingesting(PIECES)
-        bare = plan.without_journal()
-        sizes = [len(pickled(stages.Level(self._context.job, _NONE, bare, n))) for n in range(len(plan.levels))]
+        cut = Cut(plan, self._context.pipeline.topology)
+        parts = [cut.level(number) for number in range(len(plan.levels))]
+        sizes = [len(pickled(stages.Level(self._context.job, _NONE, each, n))) for n, each in enumerate(parts)]
         self.closures.append(max(sizes, default=0))
+        with self._watch.elsewhere():
+            self.opened.append(max((each.opened(n) for each in parts for n in range(len(each.own))), default=0))
         with self._watch.elsewhere():
             told = json.dumps(self._notes(plan))
         done(stages.result_of(json.loads(told), self._context.pipeline.topology.task))
@@ -315,7 +321,7 @@ def measured(shape: Shape, epochs: int = 5, folder: Path | None = None) -> dict[
         life.until(beyond)
         looked = life.look()
         assert life.runner is not None
-        closure = max(life.runner.closures)
+        closure, opened = max(life.runner.closures), max(life.runner.opened)
         life.leave()
         again = Life(place, shape, beyond + 1)
         again.until(beyond + 1)
@@ -323,7 +329,7 @@ def measured(shape: Shape, epochs: int = 5, folder: Path | None = None) -> dict[
         again.leave()
         return {
             "epoch": statistics.median(each), "checkpoint": saved, "restart": restart, "look": looked,
-            "closure": closure,
+            "closure": closure, "opened": opened,
         }  # fmt: skip
 
 
@@ -343,8 +349,8 @@ LARGE = Shape(1000, 10000, state=TB)
 
 def main(folder: Path | None = None) -> None:
     """Tables on standard output; ``folder``: where the files of jobs go for a while."""
-    columns = ("epoch", "checkpoint", "restart", "look", "closure")
-    print("seconds of driver work; closures in kB, the largest of a run; looks in ms")
+    columns = ("epoch", "checkpoint", "restart", "look", "closure", "opened")
+    print("seconds of driver work; closures in kB, the largest of a run, and what a slot opens of it; looks in ms")
     for series, shapes in SERIES.items():
         print(f"\n{series:>10} " + " ".join(f"{column:>10}" for column in columns))
         rows = []
@@ -362,7 +368,7 @@ def main(folder: Path | None = None) -> None:
 
 
 def _line(found: Mapping[str, float]) -> str:
-    scale = {"look": 1e3, "closure": 1e-3}
+    scale = {"look": 1e3, "closure": 1e-3, "opened": 1e-3}
     return " ".join(f"{value * scale.get(name, 1.0):10.3f}" for name, value in found.items())
 
 

@@ -47,7 +47,7 @@ from holdfast.state.entries import checksum
 EPOCHS, DIES_AT = 12, 9
 Files = dict[str, bytes]
 Rows = dict[tuple[int, str], Counter[Any]]
-TIMING = Timing(interval=0.2)
+TIMING = Timing(interval=0.25)
 
 
 class Dies(BaseException):

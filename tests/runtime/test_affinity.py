@@ -27,9 +27,9 @@ def test_the_first_slot_ends_before_the_second_that_was_done_earlier(tmp_path: P
         ended.append(index)
 
     with mock.patch.object(affinity, "PATIENCE", 10.0):
-        second = threading.Thread(target=take, args=(SlotAffinity(bundles, str(tmp_path), 7, 2), 1))
+        second = threading.Thread(target=take, args=(SlotAffinity(bundles, str(tmp_path), 7, 2, 2), 1))
         second.start()
-        first = threading.Thread(target=take, args=(SlotAffinity(slow, str(tmp_path), 7, 2), 0))
+        first = threading.Thread(target=take, args=(SlotAffinity(slow, str(tmp_path), 7, 2, 2), 0))
         first.start()
         began.set()
         first.join()
@@ -42,5 +42,14 @@ def test_the_first_slot_ends_before_the_second_that_was_done_earlier(tmp_path: P
 def test_a_slot_without_the_one_before_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "turn-0-0").write_text("6")
     with mock.patch.object(affinity, "PATIENCE", 0.0):
-        assert list(SlotAffinity(bundles, str(tmp_path), 7, 0)(1, ())) == bundles(1, ())
-    assert list(SlotAffinity(bundles, str(tmp_path / "gone"), 7, 0)(0, ())) == bundles(0, ())
+        assert list(SlotAffinity(bundles, str(tmp_path), 7, 0, 2)(1, ())) == bundles(1, ())
+    assert list(SlotAffinity(bundles, str(tmp_path / "gone"), 7, 0, 2)(0, ())) == bundles(0, ())
+
+
+def test_the_order_may_begin_elsewhere(tmp_path: Path) -> None:
+    """Two read the batch and one slot does the rest: who was met last must be the first to be met again."""
+    waited: list[int] = []
+    with mock.patch.object(SlotAffinity, "_await", lambda _, index: waited.append(index)):
+        for index in (2, 0, 1):
+            assert list(SlotAffinity(bundles, str(tmp_path), 7, 0, 3, first=2)(index, ())) == bundles(index, ())
+    assert waited == [2, 0], "the third waits for nobody, the first for it, the second for the first"

@@ -126,13 +126,13 @@ def test_the_measure_would_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Without a checkpoint the journal, the changelogs of nodes and what the driver knows grow with every epoch."""
     monkeypatch.setattr(Checkpointing, "take", lambda self, parts: ())
     pipeline = digesting(chain(1, 2, 1), ordered=True)
-    schedule = FaultSchedule(pipeline.coordinated, Settings(nodes=2), nodes=2, epochs=40, longest=15.0)
-    simulation = Simulation(schedule, pipeline, digest_batches(pipeline, 40, seed=5))
+    schedule = FaultSchedule(pipeline.coordinated, Settings(nodes=2), nodes=2, epochs=60, longest=20.0)
+    simulation = Simulation(schedule, pipeline, digest_batches(pipeline, 60, seed=5))
     found: list[Counter[str]] = []
     simulation.watchers.append(
         lambda _, answer: found.append(measure(simulation, tmp_path)) if any(map(_is_done, answer)) else None
     )
-    with pytest.raises(Unfinished, match="15 s have passed"):
+    with pytest.raises(Unfinished, match="20 s have passed"):
         simulation.run()
     for what in ("files in the store", "files on nodes", "in the driver"):
         assert found[-1][what] > SLACK * found[len(found) // 2][what], what

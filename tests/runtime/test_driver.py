@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -249,6 +250,44 @@ def test_a_run_that_keeps_failing_with_nobody_lost_ends_the_job_and_names_the_ca
     assert isinstance(error, RunFailed) and len(runner.started) == TRIES + 1
     assert str(error).startswith(f"Spark could not finish a run in {TRIES} tries: ConnectionError: fetch failed in run")
     assert alone.source.error is error and alone.head == -1
+
+
+class Plans:
+    """A runner that remembers what it was given, and says of every work that it took so many seconds."""
+
+    def __init__(self, usual: SimulatedRunner, seconds: Callable[[int], float]) -> None:
+        self.usual, self.seconds = usual, seconds
+        self.widths: list[tuple[int, ...]] = []
+        self.save, self.cancel, self.cancel_save, self.close = usual.save, usual.cancel, usual.cancel_save, usual.close
+
+    def start(self, plan: RunPlan, batch: object, done: Callable[[RunResult | Failed], None]) -> None:
+        number = len(self.widths)
+        self.widths.append(plan.widths)
+
+        def told(result: RunResult | Failed) -> None:
+            assert isinstance(result, RunResult)
+            reports = [replace(each, took=self.seconds(number)) for each in result.reports]
+            done(RunResult(tuple(reports), result.pieces))
+
+        self.usual.start(plan, batch, told)
+
+
+def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
+    made: list[Plans] = []
+
+    def runner(usual: SimulatedRunner) -> Plans:
+        made.append(Plans(usual, lambda number: 0.2 if number == 5 else 0.001))
+        return made[0]
+
+    class TwoCores(SimulatedNodes):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.cores = 2
+
+    alone = Alone(epochs=12, runner=runner, nodes=TwoCores, present=("node-0",), node_count=1).end()
+    assert alone.ended == [None]
+    # A x2 and B: two levels of two slots and one; together when the last three epochs took little.
+    assert made[0].widths == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
 
 
 # The sink

@@ -1,4 +1,4 @@
-"""Levels that need no exchange are one: whatever the layout, each work sees the blocks that it is to see, and no others."""
+"""Levels that need no exchange are one: in any layout, each work sees the blocks that it is to see, and no others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.runtime.messages import NodeInfo, Report, Run, Work
 from holdfast.runtime.worker.blocks import Block, once
+from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, depths, lay_out, source_task
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
@@ -62,24 +63,32 @@ def sent_by(topology: Topology, sender: Task, epoch: int, piece: int = 0) -> lis
 
 
 def carried_out(topology: Topology, plan: RunPlan) -> Seen:
-    """What each work saw in each epoch, when the levels of a plan are carried out as Spark does."""
+    """What each work saw in each epoch, when the levels of a plan are carried out as Spark does: slot by slot, each by
+    its own part of the plan."""
     seen: Seen = {}
-    worker = Recording(topology, seen)
-    blocks = [
-        block
-        for source in topology.sources
-        for epoch, pieces in plan.pieces.items()
-        for piece in range(pieces)
-        for block in sent_by(topology, source_task(topology, source.name, piece, pieces), epoch, piece)
-    ]
+    worker, cut = Recording(topology, seen), Cut(plan, topology)
+    bundles: list[list[list[Block]]] = []
+    for index in range(2):
+        part = cut.journal(2).of(index)
+        blocks = [
+            block
+            for source in topology.sources
+            for epoch, piece in part.reads
+            for block in sent_by(topology, source_task(topology, source.name, piece, PIECES), epoch.epoch, piece)
+        ]
+        bundles.append(part.plan.spread(blocks, 0) if plan.levels else [])
     for number, slots in enumerate(plan.levels):
-        shares = plan.spread(blocks, number)
-        blocks = [block for slot, share in zip(slots, shares, strict=True) for block in worker.work(plan, slot, share)[0]]
+        parts, arrived, bundles = cut.level(number), bundles, []
+        for index, slot in enumerate(slots):
+            part = parts.of(index)
+            assert part.slot == slot
+            sent, _ = worker.work(part.plan, part.slot, [block for each in arrived for block in each[index]])
+            bundles.append(part.plan.spread(sent, number + 1) if number + 1 < len(plan.levels) else [])
     return seen
 
 
 def drawn(seed: int) -> tuple[Topology, Run, dict[str, NodeInfo], JournalSpan]:
-    """A topology, and a replay of two epochs of it: primaries, replicas, sides and kept outputs on nodes of some cores."""
+    """A topology and a replay of two epochs: primaries, replicas, sides and kept outputs on nodes of some cores."""
     random = Random(seed)
     topology = random_topology(seed, Knobs(operators=(2, 6), parallelism=(1, 4), queries=(1, 2)))
     names = [f"node-{number}" for number in range(random.randint(1, 3))]
@@ -116,7 +125,7 @@ def drawn(seed: int) -> tuple[Topology, Run, dict[str, NodeInfo], JournalSpan]:
 
 
 def expected(topology: Topology, run: Run) -> Seen:
-    """By the definition: of every sender that is computed or kept in the epoch a block, of sources one for each part."""
+    """By definition: of every sender that is computed or kept in the epoch a block, of sources one for each part."""
     present = {(work.task, epoch) for work in run.works if work.lane != "replica" for epoch in work.epochs}
     present |= {(sender, epoch) for sender, (_, first, last) in run.buffers.items() for epoch in range(first, last + 1)}
     seen: Seen = {}

@@ -13,13 +13,14 @@ from holdfast.runtime.spark import stages
 from holdfast.runtime.worker.versions import Saved
 
 Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
+NOTHING: Any = SimpleNamespace(
+    of=lambda index: SimpleNamespace(reads=(), plan=SimpleNamespace(spread=lambda blocks, level: []))
+)
 STAGES: dict[str, Made] = {
     "warm": lambda context: stages.Warm("job", context, "slot-0"),
     "clean": lambda context: stages.Clean("job", context),
     "save": lambda context: stages.Save("job", context, [[]], ["slot-0"]),
-    "journal": lambda context: stages.ReadJournal(
-        "job", context, SimpleNamespace(journal=(), levels=((),), spread=lambda blocks, level: []), 1
-    ),
+    "journal": lambda context: stages.ReadJournal("job", context, NOTHING),
 }
 
 

@@ -29,7 +29,7 @@ from holdfast.state import (
     ipc,
 )
 from holdfast.state.entries import document
-from holdfast.state.output import KINDS, place, stage
+from holdfast.state.output import KINDS, clear_staged, place, stage
 from holdfast.state.verify import verify
 
 SCHEMA = StateSchema(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]))
@@ -65,6 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 rows = pa.table({"n": [epoch]})
                 made = [stage(store.files, "1", kind, epoch, "O3/0", rows, 0.5, True) for kind in KINDS]
                 assert place(store.files, made, True) == [True, True]
+                clear_staged(store.files)
                 if epoch % 2 == 0:
                     entries = {}
                     for task in TASKS:

@@ -265,3 +265,16 @@ def test_two_processes_may_make_one_folder_at_the_same_moment(tmp_path: Path, mo
     monkeypatch.setattr(files_module, "write_whole", beaten)
     LocalFiles(tmp_path).put("journal/7", b"rows", sync=True)
     assert (tmp_path / "journal" / "7").read_bytes() == b"rows"
+
+
+def test_many_empty_files_are_one_with_many_names(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    for number in range(3):
+        files.put(f"sums/{number}", b"", number == 2)
+    assert {(tmp_path / "sums" / str(number)).stat().st_nlink for number in range(3)} == {3}
+    files.put("sums/0", b"not empty any more", False)
+    files.put("sums/3", b"", False)
+    assert files.size("sums/3") == files.size("sums/1") == 0
+    files.put("sums/0", b"", False)
+    files.put("sums/0", b"", True)
+    assert files.size("sums/0") == 0, "what is there and empty stays, what is not is replaced"

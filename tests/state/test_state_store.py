@@ -269,8 +269,8 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         story.append(f"name {target.parent.name}")
         return real_replace(path, target)
 
-    def linking(path: Path, target: Path) -> None:
-        story.append(f"name {target.parent.name}")
+    def linking(path: str | Path, target: str | Path) -> None:
+        story.append(f"name {Path(target).parent.name}")
         real_link(path, target)
 
     def told() -> list[str]:

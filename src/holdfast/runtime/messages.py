@@ -306,6 +306,8 @@ class Report:
     """Of a source: the newest event time of its rows, less the delay, in microseconds."""
     restored: float = 0.0
     """Seconds that it took to bring the state from the store; 0 where it was not needed."""
+    took: float = 0.0
+    """Seconds by the clock, waiting included; ``seconds`` are those of the CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,9 +66,10 @@ class Files(Protocol):
         neither is there. ``sync``: all names in the target's folder are durable then, moved before or not."""
         ...
 
-    def link(self, name: str, target: str, sync: bool = False) -> bool:
+    def link(self, name: str, target: str, sync: bool = False, size: int | None = None) -> bool:
         """A second name for a file, or a copy of it; False, and nothing is done, if the target is there: of two at
-        once exactly one succeeds. ``sync``: all names in the target's folder are durable then."""
+        once exactly one succeeds. ``sync``: all names in the target's folder are durable then. ``size``: what the file
+        must have, else it counts as not there."""
         ...
 
     def delete(self, name: str) -> None: ...
@@ -134,19 +136,20 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
+        self._empty = ""
 
     def read(self, name: str) -> pa.Buffer:
-        with told(self.url, "read", name), self._inside(name).open("rb") as file:
+        with told(self.url, "read", name), open(self._path(name), "rb") as file:
             data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
             return data.slice(0, file.readinto(memoryview(data)))
 
     def map(self, name: str) -> pa.Buffer:
-        with told(self.url, "read", name), pa.memory_map(str(self._inside(name))) as file:
+        with told(self.url, "read", name), pa.memory_map(self._path(name)) as file:
             return file.read_buffer()
 
     def size(self, name: str) -> int:
         with told(self.url, "read", name):
-            return self._inside(name).stat().st_size
+            return os.stat(self._path(name)).st_size
 
     def list(self, folder: str) -> list[str]:
         with told(self.url, "list", folder):
@@ -191,25 +194,27 @@ class LocalFiles:
             if sync:
                 sync_folder(goal.parent)
 
-    def link(self, name: str, target: str, sync: bool = False) -> bool:
-        return self.link_into(name, self, target, sync)
+    def link(self, name: str, target: str, sync: bool = False, size: int | None = None) -> bool:
+        return self.link_into(name, self, target, sync, size)
 
-    def link_into(self, name: str, other: LocalFiles, target: str, sync: bool = False) -> bool:
+    def link_into(self, name: str, other: LocalFiles, target: str, sync: bool = False, size: int | None = None) -> bool:
         """Like ``link``, with a name among other files."""
         with told(self.url, "link", name):
-            source, goal = self._inside(name), other._inside(target, to_the_end=False)
+            source, goal = self._path(name), other._path(target, to_the_end=False)
+            if size is not None and os.stat(source).st_size != size:
+                raise FileNotFoundError(errno.ENOENT, f"it has not the {size} bytes that it should have", source)
             try:
-                _with_folder(lambda: os.link(source, goal), goal.parent, sync)
+                _with_folder(lambda: os.link(source, goal), Path(goal).parent, sync)
                 done = True
             except FileExistsError:
                 done = False
             if sync:
-                sync_folder(goal.parent)
+                sync_folder(Path(goal).parent)
             return done
 
     def delete(self, name: str) -> None:
-        with told(self.url, "delete", name):
-            self._inside(name, to_the_end=False).unlink(missing_ok=True)
+        with told(self.url, "delete", name), contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(name, to_the_end=False))
 
     def delete_many(self, names: Sequence[str]) -> None:
         for name in names:
@@ -250,14 +255,17 @@ class LocalFiles:
         return gone
 
     def _inside(self, name: str, to_the_end: bool = True) -> Path:
+        return Path(self._path(name, to_the_end))
+
+    def _path(self, name: str, to_the_end: bool = True) -> str:
         """The path of a name. Links that somebody put into the folder are not followed out of it.
 
         ``to_the_end``: the last part may not be a link either; without, what has the name is replaced or deleted.
         """
-        path = self.root / name
-        if path == self.root:
-            return path  # which may be a link itself: it is what was asked for
-        if not _stays(self.root, path.parent) or (to_the_end and path.is_symlink()):
+        if not name:
+            return self.url  # which may be a link itself: it is what was asked for
+        path = f"{self.url}/{name}"
+        if not _stays(self.url, os.path.dirname(path)) or (to_the_end and os.path.islink(path)):
             raise Invalid(f"store {self.url}: {name} leads out of the store by a link; put a file or folder there")
         return path
 
@@ -270,22 +278,35 @@ class LocalFiles:
 
     def _room(self) -> None:
         try:
-            if (self.root / FULL).stat().st_mtime > time.time():
+            if os.stat(f"{self.url}/{FULL}").st_mtime > time.time():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except FileNotFoundError:
             return
 
     def _made(self, name: str, sync: Durable) -> bool:
-        """An empty file is whole as soon as it is there; False if something has its name already."""
+        """An empty file is whole as soon as it is there; False if something else has its name."""
         self._room()
-        target = self._inside(name, to_the_end=False)
+        target = self._path(name, to_the_end=False)
+        folder = Path(target).parent
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+
+        def make() -> None:
+            # A second name for the last one made, while there can be more: a fraction of what a new file costs.
+            with contextlib.suppress(OSError):
+                if self._empty and os.lstat(self._empty).st_size == 0:
+                    os.link(self._empty, target)
+                    return
+            os.close(os.open(target, flags, 0o666))
+            self._empty = target
+
         try:
-            _with_folder(lambda: os.close(os.open(target, flags, 0o666)), target.parent, sync is True)
+            _with_folder(make, folder, sync is True)
         except FileExistsError:
-            return False
+            there = os.lstat(target)
+            if not stat.S_ISREG(there.st_mode) or there.st_size:
+                return False
         if sync is True:
-            sync_folder(target.parent)
+            sync_folder(folder)
         return True
 
     @contextlib.contextmanager
@@ -305,7 +326,7 @@ class LocalFiles:
 
 
 @lru_cache(maxsize=4096)
-def _stays(root: Path, folder: Path) -> bool:
+def _stays(root: str, folder: str) -> bool:
     """Whether a folder below another is really there. Asked once: a store is not expected to change its folders."""
     return folder == root or Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
 

@@ -106,42 +106,48 @@ def stage(
 def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool]:
     """Give staged rows their names; for each whether this call did it (False: it was there before, whole).
 
+    The staged names stay, for whoever has the time to delete them.
     May be repeated after any failure, and says then of what the failed call has placed that it was there: whoever must
     hear of every output asks the cursor. ``sync``: done is durable, also what was there before.
     """
-    found = _each(files, lambda one: _there(files, one), staged)
-    absent = [one for one, proof in zip(staged, found, strict=True) if proof is None]
-    for one, waits in zip(absent, _each(files, lambda one: _is_waiting(files, one), absent), strict=True):
-        if not waits:
-            raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either")
-    there: dict[str, str] = {}
-    new = []
-    for one, proof in zip(staged, found, strict=True):
-        new.append(proof is None and one.target not in there)
-        there.setdefault(one.target, proof or one.checksum)
-    ordered = list(_last_of_each_kind(staged, sync))
-    # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
-    _each(
-        files,
-        lambda each: files.put(_sum_name(each[0].kind, each[0].target, there[each[0].target]), b"", each[1]),
-        ordered,
-    )
+    first: dict[str, StagedOutput] = {}
+    for one in staged:
+        first.setdefault(one.target, one)
+    there = dict(zip(first, _each(files, lambda one: _there(files, one), list(first.values())), strict=True))
+    ordered = list(_last_of_each_kind(list(first.values()), sync))
 
-    def link(each: tuple[bool, tuple[StagedOutput, bool]]) -> bool:
-        is_new, (one, durable) = each
-        if is_new and not files.link(one.path, one.target, durable):
-            # Not there when we looked: damaged then, or another writer's by now, and whole.
-            is_new = _there(files, one) is None
-            if is_new:
-                files.move(one.path, one.target, durable)
-        elif durable and not is_new:
+    def prove(each: tuple[StagedOutput, bool]) -> None:
+        one, durable = each
+        files.put(_sum_name(one.kind, one.target, there[one.target] or one.checksum), b"", durable)
+
+    def name(each: tuple[StagedOutput, bool]) -> bool:
+        one, durable = each
+        if there[one.target] is None:
+            return _name(files, one, durable)
+        if durable:
             files.delete(one.path)
             files.move(one.path, one.target, durable)
-        return is_new
+        return False
 
-    new = _each(files, link, list(zip(new, ordered, strict=True)))
-    files.delete_many([one.path for one in staged])
-    return new
+    # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
+    _each(files, prove, ordered)
+    new = dict(zip(first, _each(files, name, ordered), strict=True))
+    return [new[one.target] and one is first[one.target] for one in staged]
+
+
+def _name(files: Files, one: StagedOutput, durable: bool) -> bool:
+    """Give what is staged its name; False if somebody else just has given it to something whole."""
+    try:
+        if files.link(one.path, one.target, durable, one.bytes):
+            return True
+    except FileNotFoundError:
+        if _there(files, one) is not None:
+            raise  # whoever took over has deleted ours and placed its own
+        raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either") from None
+    if _there(files, one) is None:
+        files.move(one.path, one.target, durable)
+        return True
+    return False
 
 
 def _each(files: Files, act: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -183,11 +189,10 @@ def damaged(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> 
     ``concerned``: of which epochs and tasks; others are not read. Those without a checksum, from before there were any,
     are whole if they can be read.
     """
-    proofs, wrong = sums(files, kind), {}
-    for facts, path in written(files, kind).items():
-        if concerned(*facts) and (what := problem(files.read(path), proofs.get(path))) is not None:
-            wrong[facts] = path, what
-    return wrong
+    proofs = sums(files, kind)
+    asked = [(facts, path) for facts, path in written(files, kind).items() if concerned(*facts)]
+    told = _each(files, lambda each: problem(files.read(each[1]), proofs.get(each[1])), asked)
+    return {facts: (path, what) for (facts, path), what in zip(asked, told, strict=True) if what is not None}
 
 
 def lost(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:
@@ -250,13 +255,6 @@ def _rows(data: pa.Buffer) -> pa.Table:
     """What a Parquet file says. As one file, not as a dataset, and a small one without threads: a tenth of the time."""
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         return file.read(use_threads=data.size > THREADS_FROM)
-
-
-def _is_waiting(files: Files, one: StagedOutput) -> bool:
-    try:
-        return files.size(one.path) == one.bytes
-    except FileNotFoundError:
-        return False
 
 
 def _there(files: Files, one: StagedOutput) -> str | None:

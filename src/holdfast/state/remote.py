@@ -135,11 +135,13 @@ class RemoteFiles:
         self.put(target, data, sync)
         self.delete(name)
 
-    def link(self, name: str, target: str, sync: bool = False) -> bool:
+    def link(self, name: str, target: str, sync: bool = False, size: int | None = None) -> bool:
         with self._answered("link", name):
             if self._system.exists(self._path(target)):
                 return False
             data = self.read(name)
+            if size is not None and data.size != size:
+                raise FileNotFoundError(name)
             self.put(target, data, sync)
             return bool(self._system.cat_file(self._path(target)) == data.to_pybytes())
 

@@ -215,7 +215,9 @@ class S3Files:
             return
         self.delete(name)
 
-    def link(self, name: str, target: str, sync: bool = False) -> bool:
+    def link(self, name: str, target: str, sync: bool = False, size: int | None = None) -> bool:
+        if size is not None and self.size(name) != size:
+            raise FileNotFoundError(name)
         try:
             self._asked("link", name, lambda: self._copy(name, target, IfNoneMatch="*"))
         except FileExistsError:

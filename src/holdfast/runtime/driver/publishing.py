@@ -87,11 +87,15 @@ class Publisher:
         def put() -> None:
             self.check()  # what was staged before this is deleted by whoever comes next, before it looks
             output.place(self.files, chosen, self.sync)
-            if rest:
-                self.files.delete_many([each.path for each in rest])
+
+        def done(_: object) -> None:
+            self._placed(wanted, chosen)
+            if spent := [each.path for each in (*chosen, *rest)]:
+                # Nobody waits for this; what is left of it goes with what broken runs left.
+                self.background.submit("tidy", lambda: self.files.delete_many(spent), lambda _: None)
 
         self._placing.append(wanted.run)
-        self.durable.submit("publish", put, lambda _: self._placed(wanted, chosen))
+        self.durable.submit("publish", put, done)
 
     def _placed(self, wanted: Publish, chosen: Sequence[StagedOutput]) -> None:
         self._placing.remove(wanted.run)

@@ -32,8 +32,8 @@ SUSPICION = 2.0
 TRIES = 3
 """A run that cannot be finished although no node was lost is tried so often."""
 FEW, LAST = 0.1, 3
-"""While each of the last epochs took fewer seconds of CPU than this, all its tasks together, one slot for each place is
-enough: an exchange and another Spark task cost more than a second core saves."""
+"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, one slot for each
+place is enough: an exchange and another Spark task cost more than a second core saves."""
 
 
 class RunFailed(HoldfastError):
@@ -56,7 +56,7 @@ class Running:
         self._suspects: dict[int, tuple[BaseException, float, frozenset[str]]] = {}
         self._strikes = 0
         self._worked: deque[float] = deque(maxlen=LAST)
-        """Seconds of CPU that the works of the last epochs took."""
+        """Seconds that the works of the last epochs took, one after the other."""
 
     @property
     def oldest(self) -> int:
@@ -141,7 +141,7 @@ class Running:
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
         if run.kind == "epoch" and whole:
-            self._worked.append(sum(report.seconds for report in result.reports if report.node))
+            self._worked.append(sum(report.took for report in result.reports if report.node))
         if run.ingest is not None and run.kind == "epoch" and whole:
             self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:

@@ -46,13 +46,15 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
     def owed(kind: Kind, epoch: int, task: str) -> bool:
         return had is not None and not had.given(kind, task, epoch)
 
-    lost = output.lost(files, "final", lambda epoch, task: owed("final", epoch, task))
+    lost = output.lost(files, "final", lambda epoch, task: owed("final", epoch, task)) if had is not None else {}
     final = output.damaged(files, "final", lambda epoch, task: epoch > newest or owed("final", epoch, task))
     # Later ones were lost, or were about to be placed when the last driver died: they are made again in any case.
     final |= {key: told for key, told in lost.items() if key[0] <= newest}
     if final and (oldest := min(final))[0] <= newest:
         found = _before(store, journal, pipeline, oldest[0], *final[oldest])
-    tentative = output.damaged(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
+    tentative = {}
+    if had is not None:
+        tentative = output.damaged(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
     if wrong := [name for name, _ in (*final.values(), *tentative.values())]:
         files.delete_many(wrong)
     notes = [f"{name} {what}; it is made again from the journal" for name, what in final.values()]

@@ -22,6 +22,7 @@ from holdfast.runtime.simulation.disk import Crash, Disk
 from holdfast.runtime.simulation.loop import Environment, VirtualTimer
 from holdfast.runtime.simulation.schedule import Timing
 from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.parts import Cut, Parts
 from holdfast.runtime.worker.plan import RunPlan, Slot
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
@@ -262,25 +263,23 @@ class SimulatedRunner:
             return
         slots = run.plan.levels[run.level]
         shares = run.plan.spread(run.blocks, run.level)
+        parts = Cut(run.plan, self._topology(run.plan)).level(run.level)
         stage = [
-            (slot.place, self._duration(run, slot), partial(self._work, run, slot, share))
-            for slot, share in zip(slots, shares, strict=True)
+            (slot.place, self._duration(run, slot), partial(self._work, run, parts, index, share))
+            for index, (slot, share) in enumerate(zip(slots, shares, strict=True))
         ]
         self._stage(run, stage)
 
-    def _work(self, run: _Run, slot: Slot, share: Sequence[Block], worker: Worker) -> None:
-        mine = {work.task for work in slot.works}
-        sent, reports = worker.work(run.plan, slot, [block for block in share if block.receiver in mine])
+    def _work(self, run: _Run, parts: Parts, index: int, share: Sequence[Block], worker: Worker) -> None:
+        part = parts.of(index)
+        mine = {work.task for work in part.slot.works}
+        sent, reports = worker.work(part.plan, part.slot, [block for block in share if block.receiver in mine])
         run.blocks += sent
         costs, timing = self._topology(run.plan).operator, self._nodes.timing
-        run.reports += [
-            replace(
-                report,
-                seconds=costs[report.task.operator].costs[report.task.number] * timing.unit,
-                restored=timing.restore if report.restored else 0.0,
-            )
-            for report in reports
-        ]
+        for report in reports:
+            spent = costs[report.task.operator].costs[report.task.number] * timing.unit
+            restored = timing.restore if report.restored else 0.0
+            run.reports.append(replace(report, seconds=spent, restored=restored, took=spent))
 
     def _stage(self, run: _Run, works: Sequence[tuple[str, float, Callable[[Worker], None]]]) -> None:
         run.waiting = [place for place, _, _ in works]

@@ -192,8 +192,10 @@ class DiskFiles:
         if sync:
             self.disk.sync_folder(posixpath.dirname(self._path(target)))
 
-    def link(self, name: str, target: str, sync: bool = False) -> bool:
+    def link(self, name: str, target: str, sync: bool = False, size: int | None = None) -> bool:
         held = self._held(name)
+        if size is not None and len(held.data) != size:
+            raise FileNotFoundError(name)
         self.disk.before_write(self._actor, target)
         new = self.disk.get(self._path(target)) is None
         if new:

@@ -50,10 +50,12 @@ def log_of(spark: SparkSession, store: str, given: str | None) -> str:
 
 @contextmanager
 def renaming(spark: SparkSession, log: str) -> Iterator[None]:
-    """A query that is started meanwhile writes its log by plain renames, if that is on a local disk and nobody said how.
+    """A query that is started meanwhile writes its log by plain renames, if that is on a local disk and nobody said
+    how.
 
-    What Spark takes otherwise does the same, looks whether the name is free and renames, but by Hadoop's other interface,
-    which starts three processes for each file to find out that it is no link. On other file systems that one is right.
+    What Spark takes otherwise does the same, looks whether the name is free and renames, but by Hadoop's other
+    interface, which starts four processes for each file to find out that it is no link. On other file systems that one
+    is right.
     """
     with _starting:  # one query at a time: the setting is the session's
         local = "://" not in log or log.startswith("file://")

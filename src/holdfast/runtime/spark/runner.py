@@ -24,6 +24,7 @@ from holdfast.runtime.spark.nodes import location
 from holdfast.runtime.spark.pools import join_pool
 from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
 from holdfast.runtime.spark.source import Batch
+from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
@@ -167,19 +168,20 @@ class SparkRunner:
             plan = plan.ingesting(partitions)
             schema = arrow_schema(batch.frame.sparkSession, combined[0]) if combined else self._schema
             whole = combined is None
-            stage = stages.Ingest(job, context, plan, schema, batch.sources, batch.ends, batch.watermark, whole)
+            cut = Cut(plan, self._topology(plan.shape))
+            stage = stages.Ingest(job, context, cut.ingest(), schema, batch.sources, batch.ends, batch.watermark, whole)
         else:
-            parts = sum(len(epoch.pieces) for epoch in plan.journal)
-            places = plan.places[: max(1, parts)]
+            places = plan.places[: max(1, sum(len(epoch.pieces) for epoch in plan.journal))]
             level = self._exchange.located([location(place) for place in places])
             partitions = len(places)
-            stage = stages.ReadJournal(job, context, plan, partitions)
-        stage = self._affine(stage, plan, 0, partitions)
-        bare = plan.without_journal()
+            cut = Cut(plan, self._topology(plan.shape))
+            stage = stages.ReadJournal(job, context, cut.journal(partitions))
+        after = sum(plan.widths)
+        stage = self._affine(stage, plan, 0, partitions, -after % partitions)
         for number, slots in enumerate(plan.levels):
             level = self._exchange.shuffle(level, stage, partitions, [location(slot.place) for slot in slots])
             partitions = len(slots)
-            stage = self._affine(stages.Level(job, context, bare, number), plan, number + 1, partitions)
+            stage = self._affine(stages.Level(job, context, cut.level(number), number), plan, number + 1, partitions)
         try:
             notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
         except BaseException:
@@ -192,11 +194,11 @@ class SparkRunner:
             self._combining.learn(read, sent, plan.pieces[plan.ingest])
         return result
 
-    def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int) -> Stage:
+    def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int, first: int = 0) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
         at_once = partitions <= self._spark.sparkContext.defaultParallelism
         here = self._process is not None and plan.kind == "epoch" and at_once
-        return SlotAffinity(stage, self._context.local, plan.run, level) if here else stage
+        return SlotAffinity(stage, self._context.local, plan.run, level, partitions, first) if here else stage
 
     def _save(self, uploads: Mapping[str, Sequence[Upload]]) -> Saved:
         order = sorted(uploads)

@@ -50,7 +50,7 @@ A Python task costs about a third with unix domain sockets. State is on its node
 elsewhere. An executor that has said nothing for ten seconds is lost; a task that has waited four seconds for rows from
 another fails, and they are not asked for again: without that, it is two minutes, and three times. What the driver
 writes on a local disk through Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum
-files: two files less an epoch, each of which it makes by starting a ``chmod``.
+files: two less an epoch.
 
 What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
 up the end of the session for two minutes.

@@ -23,6 +23,7 @@ from holdfast.runtime.spark.combining import uncombined
 from holdfast.runtime.spark.folders import claim, let_go, node_folder, place
 from holdfast.runtime.spark.placement import Misplaced, misplaced
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
+from holdfast.runtime.worker.parts import Parts
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
@@ -57,7 +58,7 @@ class Ingest:
 
     job: str
     context: Broadcast[bytes]
-    plan: RunPlan
+    parts: Parts
     schema: bytes
     sources: Mapping[str, str | None]
     ends: bool
@@ -65,7 +66,7 @@ class Ingest:
     whole: bool = True
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
-        worker, plan = worker_of(self.job, self.context), self.plan
+        worker, plan = worker_of(self.job, self.context), self.parts.of(index).plan
         assert plan.ingest is not None
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
@@ -119,24 +120,22 @@ class Clean:
 
 @dataclass(frozen=True)
 class ReadJournal:
-    """The first level of a replay: the parts of its epochs, dealt over so many partitions."""
+    """The first level of a replay: the parts of its epochs, dealt over its partitions."""
 
     job: str
     context: Broadcast[bytes]
-    plan: RunPlan
-    partitions: int
+    parts: Parts
 
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
-        worker = worker_of(self.job, self.context)
-        parts = [(epoch, piece) for epoch in self.plan.journal for piece in range(len(epoch.pieces))]
+        worker, part = worker_of(self.job, self.context), self.parts.of(index)
         blocks: list[Block] = []
-        for epoch, piece in parts[index :: self.partitions]:
+        for epoch, piece in part.reads:
             try:
-                blocks += worker.journalled(epoch, piece, self.plan.shape)
+                blocks += worker.journalled(epoch, piece, part.plan.shape)
             except HoldfastError as error:
-                return bundles(self.plan, 0, [], [{"unreadable": f"epoch {epoch.epoch} of the journal: {error}"}])
-        return bundles(self.plan, 0, blocks, [])
+                return bundles(part.plan, 0, [], [{"unreadable": f"epoch {epoch.epoch} of the journal: {error}"}])
+        return bundles(part.plan, 0, blocks, [])
 
 
 @dataclass(frozen=True)
@@ -145,12 +144,12 @@ class Level:
 
     job: str
     context: Broadcast[bytes]
-    plan: RunPlan
+    parts: Parts
     number: int
 
     def __call__(self, index: int, arrived: Iterable[bytes]) -> Iterable[bytes]:
-        worker = worker_of(self.job, self.context)
-        slot = self.plan.levels[self.number][index]
+        worker, part = worker_of(self.job, self.context), self.parts.of(index)
+        plan, slot = part.plan, part.slot
         blocks: list[Block] = []
         notes: list[dict[str, Any]] = []
         for bundle in arrived:
@@ -160,11 +159,11 @@ class Level:
         if wrong := misplaced(slot.place):
             sent, reports = blocks, [_elsewhere(work, wrong) for work in slot.works]
         else:
-            sent, reports = worker.work(self.plan, slot, blocks)
+            sent, reports = worker.work(plan, slot, blocks)
         notes += [_noted(report) for report in reports]
-        if self.number + 1 == len(self.plan.levels):
+        if self.number + 1 == len(plan.widths):
             return [json.dumps(notes).encode()]
-        return bundles(self.plan, self.number + 1, sent, notes)
+        return bundles(plan, self.number + 1, sent, notes)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 Pure. Few, full slots, as many as a place has cores: a Spark task in Python costs ten milliseconds before it does
 anything. And few levels: where all that the works of a level need is made in their own slot, they go on there, and what
-they are sent never leaves the process. Which epochs a run may read, and from which files, comes from one place alone: the ``JournalSpan`` that the
-journal gave.
+they are sent never leaves the process. Which epochs a run may read, and from which files, comes from one place alone:
+the ``JournalSpan`` that the journal gave.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ class RunPlan:
     places: tuple[str, ...] = ()
     """Where anything can run at all, as often as there are cores: what is read back is dealt over them."""
     kind: RunKind = "replay"
+    at: Mapping[str, str] = field(default_factory=dict)
+    """Each node's place."""
+    widths: tuple[int, ...] = ()
+    """How many slots each level has."""
 
     @property
     def journals(self) -> bool:
@@ -80,17 +84,13 @@ class RunPlan:
         assert self.ingest is not None
         return replace(self, pieces={**self.pieces, self.ingest: pieces})
 
-    def without_journal(self) -> RunPlan:
-        """What levels need of it."""
-        return replace(self, journal=())
-
     def sends(self, sender: Task, epoch: int) -> bool:
         """Whether a block of this sender is to be expected in this epoch."""
         return any(first <= epoch <= last for first, last in self.present.get(sender, ()))
 
     def spread(self, blocks: Iterable[Block], level: int) -> list[list[Block]]:
         """The blocks for each slot of this level; those for later levels travel with one of its slots."""
-        slots: list[list[Block]] = [[] for _ in self.levels[level]]
+        slots: list[list[Block]] = [[] for _ in range(self.widths[level])]
         for block in blocks:
             if block.receiver not in self.receivers:
                 continue
@@ -171,6 +171,8 @@ def lay_out(
         allowed,
         tuple(place for number in range(max(cores.values(), default=0)) for place in reading if number < cores[place]),
         run.kind,
+        {name: info.place for name, info in nodes.items()},
+        tuple(map(len, levels)),
     )
 
 

@@ -192,7 +192,7 @@ class Worker:
     def _one(
         self, plan: RunPlan, work: Work, waiting: Mapping[tuple[Task, int], list[Block]]
     ) -> tuple[list[Block], Report]:
-        began = time.process_time()
+        began, since = time.process_time(), time.perf_counter()
         task, reached = work.task, work.start
         pipeline, versions = self.pipeline(plan.shape), self.versions(plan.folders[work.node])
         sent: list[Block] = []
@@ -207,7 +207,7 @@ class Worker:
             size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
-                outputs, message, keys, restored=fetching,
+                outputs, message, keys, restored=fetching, took=time.perf_counter() - since,
             )  # fmt: skip
 
         try:
