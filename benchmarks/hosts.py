@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cluster"
 
 from checker import Seen
 from network import lacking
-from spark_hosts import Cluster, cluster
+from spark_hosts import Cluster, cluster, start_fast
 from trial import JOBS, TROUBLES, tried
 
 from holdfast.errors import Invalid
@@ -142,6 +142,7 @@ def main() -> None:
         if why is not None:
             parser.error(why)
         folder = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
+        start_fast()
         try:
             with cluster(folder) as hosts:
                 for seed in range(1, asked.repeat + 1):
