@@ -5,8 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
+
+
+class Names:
+    """What a package of the JVM has, each looked up once: every name on the way to a class is a call through the
+    gateway, and most of the calls that a plan takes would be such.
+    """
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._package, name)
+        found = Names(found) if isinstance(found, JavaPackage) else found
+        setattr(self, name, found)
+        return found
 
 
 class Plans:
@@ -14,10 +30,11 @@ class Plans:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        jvm: Any = spark._jvm
-        self.jvm = jvm
-        self.catalyst = jvm.org.apache.spark.sql.catalyst
-        self._none = jvm.scala.Option.empty()
+        self.jvm: Any = Names(spark._jvm)
+        self.catalyst = self.jvm.org.apache.spark.sql.catalyst
+        self._none = self.jvm.scala.Option.empty()
+        self._new_id = self.catalyst.expressions.NamedExpression.newExprId
+        self._as_scala = self.jvm.scala.jdk.javaapi.CollectionConverters.asScala
 
     def new(self, name: str, *arguments: Any) -> Any:
         """An expression of this class."""
@@ -51,14 +68,14 @@ class Plans:
         made = self.jvm.java.util.ArrayList()
         for item in items:
             made.add(item)
-        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
+        return self._as_scala(made).toSeq()
 
     def java_type(self, name: str) -> Any:
         return self.spark._jsparkSession.parseDataType(json.dumps(name))
 
     def alias(self, expression: Any, name: str, like: Any = None) -> Any:
         """Named; with the id of ``like``, where others refer to it, or with a new one."""
-        number = like.exprId() if like is not None else self.catalyst.expressions.NamedExpression.newExprId()
+        number = like.exprId() if like is not None else self._new_id()
         return self.new("Alias", expression, name, number, self.seq([]), self._none, self.seq([]))
 
     def renamed(self, old: Any, new: Any) -> Any:
