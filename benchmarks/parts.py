@@ -42,14 +42,15 @@ def handed_over(batches: int, skip: int) -> dict[str, float]:
     import numpy as np
     import pyarrow as pa
 
-    from holdfast.queries.frames import frame_of
+    from holdfast.queries.frames import Frames
 
     spark, folder = throughput.session(), Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
+    frames = Frames(spark)
     keys = np.arange(throughput.KEYS, dtype=np.int64)
     spent = {"created": 0.0, "partitions": 0.0}
     for batch in range(batches):
         rows = pa.table({"key": keys, "count": keys + batch})
-        for way, make in (("created", spark.createDataFrame), ("partitions", lambda each: frame_of(spark, each))):
+        for way, make in (("created", spark.createDataFrame), ("partitions", frames.of)):
             before = throughput.tree_cpu(os.getpid())
             make(rows).write.mode("append").parquet(str(folder / way))
             if batch >= skip:

@@ -17,23 +17,36 @@ from pyspark.sql.types import StructType
 from holdfast.runtime.spark.java import java
 
 FEW = 1_000
+PART = 1 << 20
+"""Bytes that are worth a task of their own: with less, a hundred cores would write a hundred files of ten rows."""
 
 
-def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """A DataFrame in this session with these rows, in this order within partitions that follow each other."""
-    context: Any = spark.sparkContext
-    if rows.num_rows <= FEW or rows.num_columns == 0 or context._encryption_enabled:
-        return spark.createDataFrame(rows)
-    empty: Any = spark.createDataFrame(rows.schema.empty_table())
-    rows = _as_sent(rows, empty.schema, spark.conf.get("spark.sql.session.timeZone"))
-    of_each = -(-rows.num_rows // context.defaultParallelism)
-    with tempfile.NamedTemporaryFile(dir=context._temp_dir) as file:
-        with pa.ipc.new_stream(file, rows.schema) as stream:
-            stream.write_table(rows, max_chunksize=of_each)
-        file.flush()
-        session, read = empty.sparkSession._jsparkSession, java(context).org.apache.spark.sql.api.r.SQLUtils
-        batches = read.readArrowStreamFromFile(session, file.name)
-    return DataFrame(read.toDataFrame(batches, empty._jdf.schema(), session), spark)
+class Frames:
+    """Makes them in a session; what Spark calls the columns of a kind of rows is asked once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._context: Any = spark.sparkContext
+        self._read = java(self._context).org.apache.spark.sql.api.r.SQLUtils
+        self._known: dict[pa.Schema, tuple[StructType, Any]] = {}
+
+    def of(self, rows: pa.Table) -> DataFrame:
+        """A DataFrame with these rows, in this order within partitions that follow each other."""
+        spark, context = self._spark, self._context
+        if rows.num_rows <= FEW or rows.num_columns == 0 or context._encryption_enabled:
+            return spark.createDataFrame(rows)
+        if rows.schema not in self._known:
+            empty: Any = spark.createDataFrame(rows.schema.empty_table())
+            self._known[rows.schema] = empty.schema, empty._jdf.schema()
+        schema, java_schema = self._known[rows.schema]
+        rows = _as_sent(rows, schema, spark.conf.get("spark.sql.session.timeZone"))
+        parts = max(1, min(context.defaultParallelism, -(-rows.nbytes // PART)))
+        with tempfile.NamedTemporaryFile(dir=context._temp_dir) as file:
+            with pa.ipc.new_stream(file, rows.schema) as stream:
+                stream.write_table(rows, max_chunksize=-(-rows.num_rows // parts))
+            file.flush()
+            batches = self._read.readArrowStreamFromFile(spark._jsparkSession, file.name)
+        return DataFrame(self._read.toDataFrame(batches, java_schema, spark._jsparkSession), spark)
 
 
 def _as_sent(rows: pa.Table, schema: StructType, zone: str | None) -> pa.Table:

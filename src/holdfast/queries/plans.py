@@ -19,6 +19,8 @@ class Plans:
         self.jvm = jvm = java(spark.sparkContext)
         self.catalyst = jvm.org.apache.spark.sql.catalyst
         self._none = jvm.scala.Option.empty()
+        self._new_id = self.catalyst.expressions.NamedExpression.newExprId
+        self._as_scala = self.jvm.scala.jdk.javaapi.CollectionConverters.asScala
 
     def new(self, name: str, *arguments: Any) -> Any:
         """An expression of this class."""
@@ -52,14 +54,14 @@ class Plans:
         made = self.jvm.java.util.ArrayList()
         for item in items:
             made.add(item)
-        return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
+        return self._as_scala(made).toSeq()
 
     def java_type(self, name: str) -> Any:
         return self.spark._jsparkSession.parseDataType(json.dumps(name))
 
     def alias(self, expression: Any, name: str, like: Any = None) -> Any:
         """Named; with the id of ``like``, where others refer to it, or with a new one."""
-        number = like.exprId() if like is not None else self.catalyst.expressions.NamedExpression.newExprId()
+        number = like.exprId() if like is not None else self._new_id()
         return self.new("Alias", expression, name, number, self.seq([]), self._none, self.seq([]))
 
     def renamed(self, old: Any, new: Any) -> Any:

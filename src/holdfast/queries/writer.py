@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
-from holdfast.queries.frames import frame_of
+from holdfast.queries.frames import Frames
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
@@ -230,15 +230,15 @@ class Writer:
         nodes = default_nodes(spark) if self._nodes is None else self._nodes
         parallelism = max(2, nodes) if self._parallelism is None else self._parallelism
         pipeline = pipeline_of(split, self._mode, parallelism, max(2, nodes))
-        empty = split.top.schema().empty_table()
+        empty, frames = split.top.schema().empty_table(), Frames(spark)
 
         def give(rows: pa.Table | None, epoch: int) -> None:
             answers = split.top.finished(rows) if rows is not None else empty
-            batches(split.above(frame_of(spark, answers)), epoch)
+            batches(split.above(frames.of(answers)), epoch)
 
         def hear(told: Output) -> None:
             assert early is not None
-            early(split.above(frame_of(spark, split.top.finished(told.table))), told.epoch, told.fidelity)
+            early(split.above(frames.of(split.top.finished(told.table))), told.epoch, told.fidelity)
 
         early = self._early
 

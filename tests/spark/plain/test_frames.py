@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from side_by_side import answers, by_spark
 
 import holdfast
-from holdfast.queries.frames import FEW, frame_of
+from holdfast.queries.frames import FEW, PART, Frames
 
 pytestmark = pytest.mark.spark
 
@@ -43,9 +44,15 @@ def rows_of_all_types(count: int) -> pa.Table:
 @pytest.mark.parametrize("count", [0, FEW, FEW + 1])
 def test_a_frame_has_the_rows_that_spark_would_make_of_them(spark: SparkSession, count: int) -> None:
     rows = rows_of_all_types(count)
-    expected, found = spark.createDataFrame(rows), frame_of(spark, rows)
+    expected, found = spark.createDataFrame(rows), Frames(spark).of(rows)
     assert found.schema == expected.schema
     assert str(found.collect()) == str(expected.collect())
+
+
+def test_rows_are_spread_over_tasks_once_there_are_many(spark: SparkSession) -> None:
+    for count, parts in ((FEW + 1, 1), (PART // 8 + 1, 2)):
+        frame: Any = Frames(spark).of(pa.table({"whole": range(count)}))
+        assert frame._jdf.rdd().getNumPartitions() == parts
 
 
 @pytest.fixture

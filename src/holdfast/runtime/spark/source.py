@@ -22,9 +22,10 @@ from holdfast.runtime.spark.log import belongs, renaming
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state.files import Files
 
-LOOK_EVERY = 0.05
-LOOKS = 4
-"""In every such look it is seen whether the source has nothing more."""
+ENDS, GOES_ON = 0.05, 0.2
+"""Seconds between two looks at a query that will end by itself, and at one that goes on: each is a call through the
+gateway, and there may be a hundred queries.
+"""
 
 
 @dataclass(frozen=True)
@@ -227,13 +228,12 @@ class StreamSource:
             with self._changed:
                 self.query = query
                 self._changed.notify_all()
-            looks, ends = 0, not self._edge.trigger.keys().isdisjoint(("availableNow", "once"))
+            ends = not self._edge.trigger.keys().isdisjoint(("availableNow", "once"))
             while query.isActive:
                 with self._changed:
-                    if self._changed.wait_for(lambda: self._closed, LOOK_EVERY):
+                    if self._changed.wait_for(lambda: self._closed, ENDS if ends else GOES_ON):
                         break
-                looks += 1
-                if self._went_by is not None and not ends and looks % LOOKS == 0:
+                if self._went_by is not None and not ends:
                     self._idles()
             if self._closed:
                 return
