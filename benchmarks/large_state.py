@@ -78,6 +78,7 @@ def holdfast(keys: int, rows: int, batches: int, limit: int | None, tell: Tell) 
     import pyarrow as pa
 
     from holdfast import operators as op
+    from holdfast.runtime.faults import parse_faults
     from holdfast.runtime.history.history import read_history
     from holdfast.runtime.history.narrative import recoveries
     from holdfast.runtime.spark import start
@@ -100,7 +101,8 @@ def holdfast(keys: int, rows: int, batches: int, limit: int | None, tell: Tell) 
         sizes = [event["bytes"] for event in taken]
         tell("checkpoint", seconds=seconds, bytes=sizes)
         began = time.time()
-        job = start(stream_of(spark, keys, rows), pipeline, **common, faults=[f"kill node-1 at epoch {lost}"])
+        fault = parse_faults(f"kill node-1 at epoch {lost}")
+        job = start(stream_of(spark, keys, rows), pipeline, **common, faults=fault)
         first = after(folder, began, lambda events: any(event["kind"] == "answered" for event in events))
         tell("restart", seconds=first)
         done = after(folder, began, lambda events: any(each.exact_after is not None for each in recoveries(events)))

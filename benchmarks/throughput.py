@@ -38,6 +38,8 @@ KEYS = 100_000
 STRIDE = 7_919
 """Keys of ``stride-count``, which is keyed-count with keys that any system can compute: ``value * STRIDE % KEYS``."""
 SKIPPED = 5
+WARM = 110
+"""So many epochs warm the JVM up where small differences are to be seen."""
 
 
 def session(master: str = "local[2]") -> Any:
@@ -329,8 +331,8 @@ def checkpoints_on_and_off(rows: int, epochs: int, turns: int) -> dict[str, Any]
         way = "off" if number % 4 in (0, 3) else "on"
         folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
         job = start(
-            keyed_stream(spark, rows), holdfast_pipeline("keyed-count"), store=folder, nodes=2, epochs=epochs,
-            checkpoint_every=10 if way == "on" else 1_000_000,
+            keyed_stream(spark, rows), holdfast_pipeline("keyed-count"), store=folder, nodes=2,
+            epochs=max(epochs, WARM) if number < 0 else epochs, checkpoint_every=10 if way == "on" else 1_000_000,
         )  # fmt: skip
         running = query_of(job)
         ends = [SKIPPED, epochs]

@@ -73,7 +73,7 @@ class SortedRun:
         self.indexes: dict[str, Any] = {}
         """Orders of these rows by something else: ``holdfast.state.index``."""
         self._asked = 0
-        self._starts: tuple[np.uint64, np.uint64, NDArray[np.int64]] | None = None
+        self._starts: tuple[np.uint64, np.uint64, NDArray[np.integer[Any]]] | None = None
 
     @classmethod
     def sorted(
@@ -169,7 +169,7 @@ class SortedRun:
         mine = self.hashes
         # Hashes are spread evenly, so a bucket of the range they cover holds about one of them.
         bucket = (np.maximum(hashes, low) - low) >> shift
-        at = starts[np.minimum(bucket, np.uint64(len(starts) - 1)).view(np.int64)]
+        at = starts[np.minimum(bucket, np.uint64(len(starts) - 1)).view(np.int64)].astype(np.int64)
         behind = np.flatnonzero(mine[np.minimum(at, len(mine) - 1)] < hashes)
         for _ in range(_PROBES):
             if not len(behind):
@@ -297,13 +297,14 @@ def _same_key_set(older: SortedRun, newer: SortedRun) -> bool:
     return bool(older.keys.same(every, newer.keys, every).all())
 
 
-def _bucket_starts(hashes: Hashes) -> tuple[np.uint64, np.uint64, NDArray[np.int64]]:
+def _bucket_starts(hashes: Hashes) -> tuple[np.uint64, np.uint64, NDArray[np.integer[Any]]]:
     """For about as many equal buckets of the covered range as there are hashes: where each bucket begins."""
     low, span = hashes[0], int(hashes[-1] - hashes[0])
     shift = max(span.bit_length() - len(hashes).bit_length(), 0)
     buckets = ((hashes - low) >> np.uint64(shift)).view(np.int64)
     counts = np.bincount(buckets, minlength=(span >> shift) + 1)
-    return low, np.uint64(shift), np.cumsum(counts) - counts
+    starts = np.cumsum(counts) - counts
+    return low, np.uint64(shift), starts.astype(np.uint32) if len(hashes) < 1 << 32 else starts
 
 
 def _places(hashes: Hashes, wanted: Hashes) -> Positions:
