@@ -33,6 +33,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("latency.py --rows 0", "--rows must be at least 1, got 0"),
         ("throughput.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
+        ("forks.py --age 20", "--age must be 0 to 19, got 20"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(

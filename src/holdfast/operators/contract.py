@@ -92,8 +92,7 @@ class State:
 
     ``watermark`` is the event time, in microseconds, up to which the inputs are complete once this epoch's rows are in;
     ``watermark_before`` is what it was when the epoch began, by which late rows are judged. None: not known yet.
-    ``tentative``: the answer is, since rows may be missing, in this epoch or in the state. What is kept of it is dropped
-    when the exact one is there.
+    ``tentative``: the answer is, since rows may be missing, in this epoch or in the state.
     """
 
     def __init__(

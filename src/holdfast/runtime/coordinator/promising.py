@@ -154,8 +154,8 @@ def told_with(parts: Parts, epoch: int) -> bool:
 def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned] | None:
     """Works out what to replicate within this budget and where, for the nodes that are there; None: not now.
 
-    What has no live copy answers from a checkpoint, and counts as it would with one as old as they get: so nothing is
-    spent on tasks that lack nothing then, such as those without state. Before any epoch, and where room may be short, it
+    What has no live copy answers from a checkpoint, and counts as it would with one as old as they get: none is spent
+    on tasks that lack nothing then, such as those without state. Before any epoch, and where room may be short, it
     counts as if it said nothing. It may take a second or so, and needs nothing of the coordinator any more.
     """
     assignment, nodes, survive = parts.assignment, _nodes(parts), survive_of(parts)
