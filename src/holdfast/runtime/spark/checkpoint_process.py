@@ -24,7 +24,7 @@ class NotSaved(Exception):
     """A state could not be brought to the store; the message is the process's own word."""
 
 
-SPARE = 2
+SPARE = 4
 """So many wait for a next job at most."""
 _spare: list[subprocess.Popen[str]] = []
 """For stores that are folders. Others are opened by what is in the environment, which may have changed since."""
