@@ -63,6 +63,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Pure tests give way: the one process that has Spark would else be the last, alone with two cores."""
+    if "PYTEST_XDIST_WORKER" in os.environ and not re.search(r"@(spark|programs|s3)$", nodeid) and not os.nice(0):
+        os.nice(5)
+
+
 def _on_s3(item: pytest.Function) -> bool:
     """Whether it asks for the S3 server, of which there is one for the run too."""
     chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()

@@ -88,12 +88,3 @@ def periodic_cost(s: float, c: float, f: float, k: float, sla: float) -> float:
 
 def active_periodic_cost(s: float, c: float, f: float, k: float, n: int) -> float:
     return ((k + 1 + 2 * n) * f + 2 * n * (s + c / 2) + (k + 1) * s * f / c) / ((k + 3) * f)
-
-
-def on_demand_cost(r: float, k: float, n: int) -> float:
-    return ((k + 1 + n) + n * r) / (k + 3)
-
-
-def active_replay_cost(r: float, w: float, f: float, k: float, n: int) -> float:
-    t = w / r
-    return ((k + 1 + 2 * n) * f + 2 * n * (t * r - t)) / ((k + 3) * f)

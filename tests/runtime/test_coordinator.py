@@ -78,7 +78,8 @@ def test_an_answer_comes_in_the_epoch_of_the_failure_tentative_where_input_is_mi
     assert (following.origin, following.start, following.fork) == ("local", 5, fork.fork)
 
 
-def test_what_is_not_downstream_of_a_failure_goes_on_exactly() -> None:
+def one_of_two_paths_lost(lost: str) -> Driver:
+    """S to A to B and S to C to D, a node for each task; in epoch 1 that of this task is gone."""
     topology = Topology(
         (Operator("S", 1, costs=(0.0,)), *(Operator(name, stateful=True) for name in ("A", "B", "C", "D"))),
         (Stream("S", "A", "full"), Stream("A", "B", "full"), Stream("S", "C", "full"), Stream("C", "D", "full")),
@@ -86,8 +87,13 @@ def test_what_is_not_downstream_of_a_failure_goes_on_exactly() -> None:
     driver = Driver(topology, nodes=4, capacity=1.0)
     driver.join(0, 1, 2, 3)
     driver.epoch(0)
-    driver.lose(int(driver.home("A/0")[-1]))
+    driver.lose(int(driver.home(lost)[-1]))
     driver.arrive(1)
+    return driver
+
+
+def test_what_is_not_downstream_of_a_failure_goes_on_exactly() -> None:
+    driver = one_of_two_paths_lost("A/0")
     run = driver.only(Run)
     assert works(run) == {"C/0": (1, 1, "local"), "D/0": (1, 1, "local")}
     assert works(run, "tentative") == {"A/0": (1, 1, "checkpoint"), "B/0": (1, 1, "fork")}
@@ -145,15 +151,7 @@ def test_blocking_recovery_waits_for_room_for_all() -> None:
 
 
 def test_outputs_are_kept_for_those_who_miss_them_alone() -> None:
-    topology = Topology(
-        (Operator("S", 1, costs=(0.0,)), *(Operator(name, stateful=True) for name in ("A", "B", "C", "D"))),
-        (Stream("S", "A", "full"), Stream("A", "B", "full"), Stream("S", "C", "full"), Stream("C", "D", "full")),
-    )
-    driver = Driver(topology, nodes=4, capacity=1.0)
-    driver.join(0, 1, 2, 3)
-    driver.epoch(0)
-    driver.lose(int(driver.home("B/0")[-1]))
-    driver.arrive(1)
+    driver = one_of_two_paths_lost("B/0")
     assert [str(work.task) for work in driver.only(Run).works if work.keep] == ["A/0"]
 
 

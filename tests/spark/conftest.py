@@ -31,6 +31,12 @@ def begin() -> Iterator[Callable[..., holdfast.Job]]:
 
 
 @pytest.fixture
+def nobody_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that fails is tried again at once: that a node is lost without being seen cannot be in this process."""
+    monkeypatch.setattr("holdfast.runtime.driver.running.SUSPICION", 0.05)
+
+
+@pytest.fixture
 def command(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,

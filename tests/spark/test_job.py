@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(spark: Any, tmp_
 
 
 def test_a_full_store_holds_the_stream_up_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
-    faults = parse_faults("fill store at epoch 3 for 2s; fill store at epoch 6 for 2s")
+    faults = parse_faults("fill store at epoch 3 for 1s; fill store at epoch 6 for 1s")
     finished(start(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=9, checkpoint_every=2, faults=faults))
     assert totals(tmp_path) == expected(9)
     events = list(read_history(tmp_path))

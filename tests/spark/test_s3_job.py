@@ -121,9 +121,11 @@ def test_another_log_than_the_stores_own_is_refused_and_so_is_an_older_store(
     assert totals(s3_url, {}) == expected(2)
 
 
-def test_without_a_file_system_of_hadoops_the_log_must_be_named(spark: Any, begin: Begin, s3_url: str) -> None:
+def test_without_a_file_system_of_hadoops_the_log_must_be_named(spark: Any, begin: Begin) -> None:
+    """Before anything is asked of the store: no server is there."""
+    nowhere = {"key": KEY, "secret": SECRET, "endpoint_url": "http://127.0.0.1:9"}
     with pytest.raises(Invalid, match=r"Spark cannot keep its own log at s3a://.*hadoop-aws.*spark_log=") as told:
-        begin(numbers(spark), counting(), store=s3_url, nodes=1)
+        begin(numbers(spark), counting(), store=f"s3://{BUCKET}/job", nodes=1, storage_options=nowhere)
     assert "\n" not in str(told.value)
 
 

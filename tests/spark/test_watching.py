@@ -33,6 +33,7 @@ def test_the_demo_ends_with_its_verdict_and_a_page(
     assert "lost node-1, node-2" in err and "replicas took over" in err
 
 
+@pytest.mark.xdist_group("programs")
 def test_a_run_is_watched_by_page_metrics_and_log(tmp_path: Path) -> None:
     with running(
         "run", "word-count", "--epochs", "200", "--rate", "50", "--trigger", "200ms", "--master", "local[2]",

@@ -18,7 +18,6 @@ from holdfast.errors import Invalid
 from holdfast.loading import loaded
 
 Floats = NDArray[np.float64]
-BUILT_IN = ("total", "mean", "count")
 
 
 @dataclass(frozen=True, slots=True)

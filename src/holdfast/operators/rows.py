@@ -18,7 +18,6 @@ from holdfast.operators.contract import Operator, State, as_operator, as_table, 
 from holdfast.operators.description import Description, Version, name_of
 
 Expression: TypeAlias = str | pl.Expr
-TableFunction: TypeAlias = Callable[[pa.Table], Any]
 Row = dict[str, Any]
 
 

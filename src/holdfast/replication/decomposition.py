@@ -53,11 +53,6 @@ class SubTopology:
     units: tuple[Unit, ...] = ()
     links: tuple[Stream, ...] = ()
 
-    @cached_property
-    def unit_of(self) -> Mapping[str, int]:
-        """The place in ``units`` of the unit that holds an operator."""
-        return {name: number for number, unit in enumerate(self.units) for name in unit.operators}
-
 
 def decompose(topology: Topology, sink: str | None = None) -> tuple[SubTopology, ...]:
     """The sub-topologies of the whole, or of one query (its output operator and everything upstream), sources first.

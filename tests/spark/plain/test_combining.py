@@ -137,6 +137,7 @@ def test_a_sum_that_does_not_fit_is_not_taken_for_nothing() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("nobody_suspected")
 def test_a_run_that_fails_combined_is_made_again_without(
     streams: Streams, place: Path, always: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_an_epoch_without_rows_that_fails_ends_the_query(
     assert not any(each.name == "idle" for each in spark.streams.active)
 
 
+@pytest.mark.usefixtures("nobody_suspected")
 def test_a_batch_that_spark_cannot_read_is_not_taken_for_a_shorter_one(streams: Streams, tmp_path: Path) -> None:
     """It fails in the middle of its rows, and those before are not all."""
     failing = F.expr("if(n = 8, cast(-cents as decimal(2,0)), cents)")

@@ -11,6 +11,7 @@ Bundles cross as raw bytes: (slot as a long, bundle) pairs on the map side, bund
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,10 @@ class Exchange:
     def settings_of(self, frame: DataFrame) -> None:
         """What this frame's session was told reaches its tasks, as with any query: by the properties of this thread."""
         session: Any = frame.sparkSession._jsparkSession
-        for name, value in self._convert.asJava(session.sessionState().conf().getAllConfs()).items():
+        told = self._convert.asJava(session.sessionState().conf().getAllConfs())
+        # In one piece: to walk through a Java map takes three calls an entry.
+        written = java(self._context).com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(told)
+        for name, value in json.loads(written).items():
             if name.startswith("spark.sql."):
                 self._context.setLocalProperty(name, value)
 
