@@ -38,7 +38,7 @@ class Taking:
 class Checkpointing:
     """``durable``: the newest one's epoch, ``saved_shape``: the shape it was written in. ``failures``: in a row.
 
-    ``misplaced``: how many in a row came to nothing since Spark asked the wrong nodes; each pause is longer, none the last.
+    ``misplaced``: so many in a row came to nothing since Spark asked the wrong nodes: longer pauses, but no end.
     ``wanted``: one is due whatever its age; ``whole_next``: the next one is built upon no other.
     """
 
