@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, Partial, count
