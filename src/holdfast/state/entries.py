@@ -93,7 +93,7 @@ def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
 def read_whole(files: Files, name: str) -> bytes:
     """The bytes of a file that must be there, or Damaged."""
     try:
-        return files.read(name).to_pybytes()
+        return bytes(files.read(name))
     except FileNotFoundError:
         raise Damaged(f"{name} is missing") from None
 
