@@ -26,7 +26,7 @@ from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.state import Damaged, Unusable
-from holdfast.state.output import output_name, place, stage
+from holdfast.state.output import STAGED, output_name, place, stage
 
 # Who listens
 
@@ -288,6 +288,13 @@ def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
     assert alone.ended == [None]
     # A x2 and B: two levels of two slots and one; together when the last three epochs took little.
     assert made[0].widths == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
+
+
+def test_names_that_were_staged_go_when_nobody_waits() -> None:
+    alone = Alone(epochs=12)
+    alone.until(lambda: alone.head == 11)
+    left = {name.split("-")[1] for name in alone.store("driver").files.list(STAGED)}
+    assert len(left) <= 1, "of the last run alone"
 
 
 # The sink

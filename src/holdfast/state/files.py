@@ -292,10 +292,14 @@ class LocalFiles:
 
         def make() -> None:
             # A second name for the last one made, while there can be more: a fraction of what a new file costs.
-            with contextlib.suppress(OSError):
+            try:
                 if self._empty and os.lstat(self._empty).st_size == 0:
                     os.link(self._empty, target)
                     return
+            except FileExistsError:
+                raise
+            except OSError:  # it is gone, or has all the names it can have
+                pass
             os.close(os.open(target, flags, 0o666))
             self._empty = target
 

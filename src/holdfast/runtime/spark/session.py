@@ -94,7 +94,8 @@ def spark_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     context: Any = session.sparkContext
-    context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
+    disk = context._jvm.java.net.URI.create("file:///")
+    context._jvm.org.apache.hadoop.fs.FileSystem.get(disk, context._jsc.hadoopConfiguration()).setWriteChecksum(False)
     if cluster:
         # Workers of a local cluster keep the folders of their executors in the installed package, and leave them there.
         left = Path(os.environ["SPARK_HOME"], "work", session.sparkContext.applicationId)
