@@ -130,8 +130,10 @@ def test_a_late_run_is_called_off_once_where_those_who_stand_in_do_not_get_to_it
     exact = driver.only(Run)
     driver.tell(AnswerLate(5, one, 1.0, mute=one))
     stopgap = driver.only(Run)
-    driver.tell(AnswerLate(5, one, 1.75))
-    assert not driver.of(CancelRun), "who is only slow may need those cores"
+    other = frozenset({"node-0"})
+    for mute in (frozenset[str](), other):
+        driver.tell(AnswerLate(5, one | mute, 1.75, mute=mute))
+        assert not driver.of(CancelRun), "who was silent speaks now, and may only be slow"
     driver.tell(AnswerLate(5, one, 2.0, mute=one))
     assert driver.only(CancelRun).number == exact.number
     driver.tell(RunBroken(exact.number, "cancelled"))

@@ -60,11 +60,11 @@ class StandingIn:
                 yield from self._answer(told, parts)
 
     def _free(self, late: AnswerLate, parts: Parts) -> Said:
-        """A stopgap was begun when this was told before, and has not ended: let it have the cores."""
+        """A stopgap was begun without somebody who says nothing still, and has not ended: let it have the cores."""
         stopgap, exact = parts.runs.of("stopgap"), parts.runs.of("epoch")
-        if not late.mute or self.freed == late.epoch or stopgap is None or exact is None:
+        if self.freed == late.epoch or stopgap is None or exact is None:
             return
-        if stopgap.last == late.epoch:
+        if stopgap.last == late.epoch and stopgap.avoid & late.mute:
             self.freed = late.epoch
             yield parts.runs.call_off(exact)
 

@@ -16,17 +16,18 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.worker.worker import JobContext
 
 
-def as_bytes(context: JobContext) -> bytes:
+def as_bytes(sent: JobContext | Pipeline) -> bytes:
     """For the way to the workers only. Code that is not installed, such as a user's own modules, travels by value."""
     from pyspark import cloudpickle
 
     tool: Any = cloudpickle
     known = tool.list_registry_pickle_by_value()
-    own = [each for each in _modules(context.pipeline) if not _installed(each) and each.__name__ not in known]
+    pipeline = sent if isinstance(sent, Pipeline) else sent.pipeline
+    own = [each for each in _modules(pipeline) if not _installed(each) and each.__name__ not in known]
     for module in own:
         tool.register_pickle_by_value(module)
     try:
-        return bytes(tool.dumps(context))
+        return bytes(tool.dumps(sent))
     finally:
         for module in own:
             tool.unregister_pickle_by_value(module)

@@ -35,6 +35,7 @@ from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local, nodes_of
+from holdfast.runtime.spark.shipping import as_bytes
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
@@ -116,7 +117,7 @@ def begin(
         )
         handle = into(place)
         launched = partial(_launched, handle, config, place, streams, edge, options, log)
-        warming = partial(_warm, spark, place.url, options.storage.storage_options or {})
+        warming = partial(_warm, spark, place.url, options.storage.storage_options or {}, pipeline)
         when_free(place, launched, warming) if options.storage.standby else launched()
     except BaseException:
         let_go(local)
@@ -220,12 +221,13 @@ def _requests(files: Files, check: Callable[[], None], every: float) -> Callable
     return look
 
 
-def _warm(spark: SparkSession, store: str, options: Mapping[str, Any]) -> None:
+def _warm(spark: SparkSession, store: str, options: Mapping[str, Any], pipeline: Pipeline) -> None:
     """On a thread of its own: the store may become free meanwhile, and what is not warm by then need not be."""
+    code = as_bytes(pipeline)  # here, where the job's context is made into bytes too: one at a time
 
     def work() -> None:
         with contextlib.suppress(Exception):  # what is wrong here is told when it is needed
-            if warm(spark, store, options):
+            if warm(spark, store, options, code):
                 _log.warning("ready to take over")
 
     threading.Thread(target=work, name="holdfast-warm", daemon=True).start()

@@ -1,8 +1,8 @@
 """What a driver that stands by does beforehand: a few rows go the way that the job's will, on every executor it has.
 
-A first stream, a first shuffle, a first Python task and a first word with the store each load much, in the driver's JVM
-and on every executor: seconds that readers would wait for after a take-over. Of the job nothing is read but the store's
-id, and nothing is written or kept.
+A first stream, a first shuffle, a first Python task, the job's own code and a first word with the store each load much,
+in the driver's JVM and on every executor: seconds that readers would wait for after a take-over. Of the job nothing is
+read but the store's id, and nothing is written or kept.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.cloudpickle import loads as unpickled
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import HoldfastError
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.exchange import Exchange
 from holdfast.runtime.spark.nodes import locations
@@ -29,20 +29,22 @@ ENOUGH = 60.0
 
 @dataclass(frozen=True)
 class Nothing:
-    """Takes what comes, asks the store for its id, and sends a bundle of nothing to each slot."""
+    """Takes what comes, loads the job's code, asks the store for its id, and sends a bundle of nothing to each slot."""
 
     slots: int
     store: str
     options: Mapping[str, Any]
+    code: bytes
 
     def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
         stages.read(records)
-        with contextlib.suppress(HoldfastError):  # told when it is needed
+        with contextlib.suppress(Exception):  # told when it is needed
+            unpickled(self.code)
             Store(self.store, options=self.options).marker()
         return [b""] * self.slots
 
 
-def warm(spark: SparkSession, store: str, options: Mapping[str, Any]) -> bool:
+def warm(spark: SparkSession, store: str, options: Mapping[str, Any], code: bytes) -> bool:
     """Blocks until one batch of rows is through; whether it is. In a session of its own: nobody awaits its queries."""
     spark = spark.newSession()
     context = spark.sparkContext
@@ -53,8 +55,8 @@ def warm(spark: SparkSession, store: str, options: Mapping[str, Any]) -> bool:
     def each(frame: DataFrame, _: int) -> None:
         if not through.is_set():
             level, partitions = exchange.batch(frame, locations=there)
-            level = exchange.shuffle(level, Nothing(len(slots), store, options), partitions, slots)
-            exchange.collect(level, Nothing(1, store, options))
+            level = exchange.shuffle(level, Nothing(len(slots), store, options, code), partitions, slots)
+            exchange.collect(level, Nothing(1, store, options, code))
             through.set()
 
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
