@@ -117,6 +117,8 @@ def switches_too_early(patch: Patch) -> None:
 
 
 def checkpoints_changes_alone(patch: Patch) -> None:
+    """And nobody sees that a node has no changes since then, but a whole version."""
+    patch.setattr(local.LocalState, "kept_whole", lambda *_: False)
     patch.setattr(TakeCheckpoint, "since_of", lambda self, task: self.since)
 
 
