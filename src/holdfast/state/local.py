@@ -134,7 +134,7 @@ class LocalState:
         """What changed in (since, epoch], one change a table: what an incremental checkpoint writes.
 
         Folded changelogs may begin before ``since``; then some rows are there that have not changed after it, with
-        the values they have. VersionMissing if they are not all there: damaged, or versions were kept whole instead.
+        the values they have. VersionMissing if they are not all there whole: see ``kept_whole``.
         """
         steps = [step for step in self._steps(task) if step.since is not None and step.epoch > since]
         found: list[dict[str, tuple[StateSchema, SortedRun]]] = []
@@ -150,6 +150,17 @@ class LocalState:
                 raise VersionMissing(f"task {task}: the changes of ({since}, {epoch}] are not all whole in {where}")
         total = _overlaid(found[::-1])
         return {name: Change.of_run(schema, run) for name, (schema, run) in total.items()}
+
+    def kept_whole(self, task: str, since: int, epoch: int) -> bool:
+        """Whether a version in (since, epoch] was kept whole, so that not all changes are there. By names alone."""
+        steps = self._steps(task)
+        at = epoch
+        while at > since:
+            before = [step.since for step in steps if step.epoch == at and step.since is not None]
+            if not before:
+                return any(step.since is None and since < step.epoch <= epoch for step in steps)
+            at = min(before)
+        return False
 
     def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.

@@ -220,13 +220,11 @@ class Saved:
 def upload(store: Store, token: int, files: Files, wanted: Upload) -> Saved:
     """Bring one task to the store. What the node need not keep any more goes, if it can be had easily."""
     local, task, epoch = LocalState(files.within(main_branch(wanted.born))), wanted.task, wanted.epoch
-    since: int | None = wanted.since if wanted.since >= 0 else None
+    whole = wanted.since < 0 or local.kept_whole(task, wanted.since, epoch)
+    since = None if whole else wanted.since
     state: TaskState | Mapping[str, Change]
     try:
-        try:
-            state = local.load(task, epoch) if since is None else local.changes(task, since, epoch)
-        except VersionMissing:
-            since, state = None, local.load(task, epoch)  # a version since then was kept whole
+        state = local.load(task, epoch) if since is None else local.changes(task, since, epoch)
         entries = store.write_task(task, epoch, state, token=token, since=since)
     except VersionMissing as error:
         return Saved({}, {task: str(error)})
