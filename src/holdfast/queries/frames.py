@@ -25,7 +25,8 @@ class Frames:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._context: Any = spark.sparkContext
-        self._read = self._context._jvm.org.apache.spark.sql.api.r.SQLUtils
+        jvm: Any = spark._jvm
+        self._read = jvm.org.apache.spark.sql.api.r.SQLUtils
         self._known: dict[pa.Schema, tuple[StructType, Any]] = {}
 
     def of(self, rows: pa.Table) -> DataFrame:
