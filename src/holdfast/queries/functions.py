@@ -24,6 +24,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators import Aggregation
+from holdfast.operators.aggregations import Part
 from holdfast.operators.selections import registers
 from holdfast.operators.statistics import comoments, moments
 from holdfast.queries.plans import Plans, collated, items, kind, type_of
@@ -63,8 +64,12 @@ class Function:
 
     @property
     def unordered(self) -> bool:
-        """Whether it comes to the same in whatever order rows come, but for the last digits of floats."""
-        return all(isinstance(part.fold, str) for each in self.kept.values() for part in each.parts)
+        """Whether it comes to the same in whatever order rows come, but for the last digits of floats.
+
+        Of 0.0 and -0.0, which are equal, the smallest and the largest are the one that came first.
+        """
+        parts = [part for each in self.kept.values() for part in each.parts]
+        return all(part.fold == "sum" or _compared(part) for part in parts)
 
     def __str__(self) -> str:
         return self.sql if self.keeps is None else f"{self.sql} (keeps {self.keeps} of a group)"
@@ -306,6 +311,10 @@ def _leaves(function: Any) -> list[Any]:
 def _trying(function: Any) -> bool:
     """try_sum and try_avg: null where a sum overflows."""
     return str(function.prettyName()).startswith("try_")
+
+
+def _compared(part: Part) -> bool:
+    return part.fold in ("min", "max") and not pa.types.is_floating(part.type)
 
 
 def _floating(type_: DataType) -> bool:

@@ -173,9 +173,9 @@ WINDOWS = {
         F.window("ts", "12 minutes", "5 minutes", "1 minute"), "day"
     ).agg(F.avg("n"), F.min("cents")),
     "sliding, late rows and batches without any": lambda s: s.read("gaps").withWatermark("ts", "5 minutes").select(
-        F.window("ts", "20 minutes", "5 minutes", "2 minutes").alias("w"), "k", "n", "x", "cents"
+        F.window("ts", "20 minutes", "5 minutes", "2 minutes").alias("w"), "k", "n", "x", "cents", "ts"
     ).groupBy("k", "w").agg(
-        F.count("*").alias("c"), F.avg("n"), F.sum("cents"), F.min("x"), F.expr("max(n) filter (where k <> 'bob')")
+        F.count("*").alias("c"), F.avg("x"), F.sum("cents"), F.min("ts"), F.expr("max(n) filter (where k <> 'bob')")
     ).where("c > 1"),
     "sliding, in the order of arrival": lambda s: s.timed.groupBy(F.window("ts", "10 minutes", "5 minutes")).agg(
         F.sort_array(F.collect_list("n")), F.approx_count_distinct("k"), F.stddev("n")

@@ -39,6 +39,7 @@ EACH: dict[str, Callable[[Streams], DataFrame]] = {
     "two keys": lambda s: s.timed.select("k", sliding()).groupBy("w", F.col("w.end").alias("until")).count(),
     "filtered": NAMED["sliding, the window looked at"].make,
     "computed": lambda s: s.timed.select("k", sliding()).groupBy("w").agg(F.max("w.end")),
+    "which zero came first": lambda s: s.timed.groupBy(sliding()).agg(F.max("x")),
     "order of arrival": NAMED["sliding, in the order of arrival"].make,
 }
 
