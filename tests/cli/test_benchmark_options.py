@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -44,3 +45,23 @@ def test_what_cannot_be_is_told_in_one_line(
     told = capsys.readouterr()
     assert ended.value.code == 2 and told.out == ""
     assert f"{script}: error: {message}" in told.err.splitlines()[-1]
+
+
+def test_a_commit_is_asked_in_the_words_that_its_own_script_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = runpy.run_path(str(BENCHMARKS / "before.py"))["one"]
+    asked: list[list[str]] = []
+
+    def told(command: list[str], **_: object) -> CompletedProcess[str]:
+        asked.append(command[3:])
+        return CompletedProcess(command, 0, "{}\n", "")
+
+    monkeypatch.setattr("subprocess.run", told)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "throughput.py").write_text("an earlier one, without that option")
+    words = ["holdfast", "keyed-count", "200000", "25", "parquet", "10"]
+    for tree in (tmp_path, BENCHMARKS.parent):
+        one(tree, "throughput.py", words)
+    assert asked == [words, [*words, "5"]]
+    assert "sink, every, skip = asked.one" in (BENCHMARKS / "throughput.py").read_text()
