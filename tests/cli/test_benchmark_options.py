@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -68,3 +69,23 @@ def test_faults_of_several_runs_are_told_by_the_median_and_the_worst(
     assert capsys.readouterr().out.splitlines()[2:] == [
         f"| s3 | {name} | 3 | 3.0 s, 9.0 s | 4.0 s, 10.0 s | not seen in 3 of 3 | yes | in 2 of 3 |"
     ]
+
+
+def test_a_commit_is_asked_in_the_words_that_its_own_script_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = runpy.run_path(str(BENCHMARKS / "before.py"))["one"]
+    asked: list[list[str]] = []
+
+    def told(command: list[str], **_: object) -> CompletedProcess[str]:
+        asked.append(command[3:])
+        return CompletedProcess(command, 0, "{}\n", "")
+
+    monkeypatch.setattr("subprocess.run", told)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "throughput.py").write_text("an earlier one, without that option")
+    words = ["holdfast", "keyed-count", "200000", "25", "parquet", "10"]
+    for tree in (tmp_path, BENCHMARKS.parent):
+        one(tree, "throughput.py", words)
+    assert asked == [words, [*words, "5"]]
+    assert "sink, every, skip = asked.one" in (BENCHMARKS / "throughput.py").read_text()

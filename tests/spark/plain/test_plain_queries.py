@@ -47,7 +47,7 @@ def test_a_window_closes_when_nothing_more_comes(streams: Streams, tmp_path: Pat
     frame, theirs = NAMED["tumbling"].make(streams), dict[int, Rows]()
     writer = holdfast.writeStream(frame).option("checkpointLocation", str(tmp_path / "ours"))
     writer.foreachBatch(lambda rows, epoch: theirs.update({epoch: tidy(rows)}))
-    query = writer.trigger(processingTime="1 second").start()
+    query = writer.trigger(processingTime="100 milliseconds").start()
     query.processAllAvailable()
     query.stop()
     assert theirs == by_spark(frame, "append", tmp_path / "theirs")
@@ -98,7 +98,9 @@ def test_an_epoch_without_rows_that_fails_ends_the_query(
 
     monkeypatch.setattr("holdfast.runtime.spark.idle.IdleEpochs.add", full)
     writer = holdfast.writeStream(NAMED["tumbling"].make(streams)).queryName("idle").foreachBatch(lambda *_: None)
-    query = writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(processingTime="1 second").start()
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(processingTime="100 milliseconds").start()
+    )
     with pytest.raises(HoldfastError, match=r"^another has the store$"):
         query.awaitTermination(120)
     assert query._source is not None and query._source.thread is not None
