@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matrix_table import accuracy, line, same, table
-from measuring import Record
 from standalone import ARCHIVE, NODES, kill, standalone
 
 BASE = 14
@@ -161,15 +160,13 @@ class Matrix:
 
         self._began = time.time()
         job = self._start(case.workload, case.seed, store, budget=budget, trigger=TRIGGER, listeners=[listen])
-        try:
-            reached.wait(DEADLINE)
-            victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
-            self._want(NODES - len(victims))
-            killed = kill(self._spark.sparkContext.applicationId, victims, False)
-            whole.wait(DEADLINE)
-        finally:
-            job.stop()
-            self._want(NODES)
+        reached.wait(DEADLINE)
+        victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
+        self._want(NODES - len(victims))
+        killed = kill(self._spark.sparkContext.applicationId, victims, False)
+        whole.wait(DEADLINE)
+        self._want(NODES)  # they start while the job ends and is judged
+        job.stop()
         return killed
 
     def _start(self, name: str, seed: int, store: Path, **options: Any) -> Any:
@@ -249,10 +246,7 @@ def _run(
     matrix = Matrix(spark, left[0].rate, not master.startswith("spark://"), folder)
     began = time.monotonic()
     for number, case in enumerate(left, 1):
-        record = Record("failover.py", [])
-        record.pause(0.1)
-        others = record.to_json([])["others"]
-        one = {**asdict(case), **asdict(matrix.run(case, keep)), "others": others, "at": time.strftime("%F %T")}
+        one = {**asdict(case), **asdict(matrix.run(case, keep)), "at": time.strftime("%F %T")}
         found[case.key] = one
         if lines is not None:
             with lines.open("a", encoding="utf-8") as file:
