@@ -128,15 +128,12 @@ class Matrix:
         """Two nodes are killed when an epoch was answered; how it went on until it was exact again."""
         from holdfast.runtime.history.history import read_history
         from holdfast.runtime.history.outputs import read_output
-        from holdfast.workloads import workload
 
         self._prepare(case.workload, case.seed)
         store = self._folder / "store"
         shutil.copytree(self._folder / "base", store, symlinks=True)
         try:
-            topology = workload(case.workload).pipeline().coordinated
-            quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
-            killed = self._failing(case, store, None if case.replicas == "none" else quarter)
+            killed = self._failing(case, store, None if case.replicas == "none" else quarter(case.workload))
             events = [event for event in read_history(store) if event["time"] > self._began]
             tables = {kind: read_output(store, kind) for kind in ("tentative", "final")}
         finally:
@@ -277,9 +274,23 @@ def _read(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, Any]
 def all_cases(
     names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, replicas: Sequence[str]
 ) -> list[Case]:
-    """An input at a time, so that what is broken off has some of everything."""
-    return [Case(name, pair, copies, seed, rate) for seed, name, copies, pair in
-            product(range(seeds), names, replicas, pairs)]  # fmt: skip
+    """An input at a time, so that what is broken off has some of everything.
+
+    A budget that buys no task at all is left out: it would be the same run again.
+    """
+    return [
+        Case(name, pair, copies, seed, rate)
+        for seed, name, copies, pair in product(range(seeds), names, replicas, pairs)
+        if copies == "none" or quarter(name) >= 1
+    ]
+
+
+def quarter(name: str) -> float:
+    """Of the tasks of a workload, in average tasks."""
+    from holdfast.workloads import workload
+
+    topology = workload(name).pipeline().coordinated
+    return 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
 
 
 def all_pairs() -> list[tuple[int, int]]:
