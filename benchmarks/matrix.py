@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from matrix_table import accuracy, line, same, table
-from measuring import Record
 from standalone import ARCHIVE, NODES, kill, standalone
 
 BASE = 14
@@ -129,15 +128,12 @@ class Matrix:
         """Two nodes are killed when an epoch was answered; how it went on until it was exact again."""
         from holdfast.runtime.history.history import read_history
         from holdfast.runtime.history.outputs import read_output
-        from holdfast.workloads import workload
 
         self._prepare(case.workload, case.seed)
         store = self._folder / "store"
         shutil.copytree(self._folder / "base", store, symlinks=True)
         try:
-            topology = workload(case.workload).pipeline().coordinated
-            quarter = 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
-            killed = self._failing(case, store, None if case.replicas == "none" else quarter)
+            killed = self._failing(case, store, None if case.replicas == "none" else quarter(case.workload))
             events = [event for event in read_history(store) if event["time"] > self._began]
             tables = {kind: read_output(store, kind) for kind in ("tentative", "final")}
         finally:
@@ -161,15 +157,13 @@ class Matrix:
 
         self._began = time.time()
         job = self._start(case.workload, case.seed, store, budget=budget, trigger=TRIGGER, listeners=[listen])
-        try:
-            reached.wait(DEADLINE)
-            victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
-            self._want(NODES - len(victims))
-            killed = kill(self._spark.sparkContext.applicationId, victims, False)
-            whole.wait(DEADLINE)
-        finally:
-            job.stop()
-            self._want(NODES)
+        reached.wait(DEADLINE)
+        victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
+        self._want(NODES - len(victims))
+        killed = kill(self._spark.sparkContext.applicationId, victims, False)
+        whole.wait(DEADLINE)
+        self._want(NODES)  # they start while the job ends and is judged
+        job.stop()
         return killed
 
     def _start(self, name: str, seed: int, store: Path, **options: Any) -> Any:
@@ -249,10 +243,7 @@ def _run(
     matrix = Matrix(spark, left[0].rate, not master.startswith("spark://"), folder)
     began = time.monotonic()
     for number, case in enumerate(left, 1):
-        record = Record("failover.py", [])
-        record.pause(0.1)
-        others = record.to_json([])["others"]
-        one = {**asdict(case), **asdict(matrix.run(case, keep)), "others": others, "at": time.strftime("%F %T")}
+        one = {**asdict(case), **asdict(matrix.run(case, keep)), "at": time.strftime("%F %T")}
         found[case.key] = one
         if lines is not None:
             with lines.open("a", encoding="utf-8") as file:
@@ -283,9 +274,23 @@ def _read(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, Any]
 def all_cases(
     names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, replicas: Sequence[str]
 ) -> list[Case]:
-    """An input at a time, so that what is broken off has some of everything."""
-    return [Case(name, pair, copies, seed, rate) for seed, name, copies, pair in
-            product(range(seeds), names, replicas, pairs)]  # fmt: skip
+    """An input at a time, so that what is broken off has some of everything.
+
+    A budget that buys no task at all is left out: it would be the same run again.
+    """
+    return [
+        Case(name, pair, copies, seed, rate)
+        for seed, name, copies, pair in product(range(seeds), names, replicas, pairs)
+        if copies == "none" or quarter(name) >= 1
+    ]
+
+
+def quarter(name: str) -> float:
+    """Of the tasks of a workload, in average tasks."""
+    from holdfast.workloads import workload
+
+    topology = workload(name).pipeline().coordinated
+    return 0.25 * sum(1 for task in topology.tasks if topology.inputs_of(task.operator))
 
 
 def all_pairs() -> list[tuple[int, int]]:

@@ -32,6 +32,10 @@ def test_a_matrix_that_was_broken_off_goes_on_where_it_was(matrix: Any, tmp_path
     assert [case.key for case in cases if case.key not in found] == [case.key for case in cases[3:]]
     assert lines.read_text() == "".join(done), "a line that broke off is gone"
     assert [case.seed for case in cases] == sorted(case.seed for case in cases), "some of everything comes first"
+    both = matrix.all_cases(["top-k", "linear-road"], [(0, 1)], 1, 5000, ["none", "25 %"])
+    assert [(case.workload, case.replicas) for case in both] == [
+        ("top-k", "none"), ("linear-road", "none"), ("linear-road", "25 %"),
+    ], "a quarter of three tasks buys none"  # fmt: skip
     with pytest.raises(SystemExit, match="has runs with --rate 5000, asked for is 100"):
         matrix._read(lines, matrix.all_cases(["top-k"], [(0, 1)], 1, 100, ["none"]))
 

@@ -401,3 +401,28 @@ def test_a_state_that_takes_long_is_waited_for_where_nobody_else_has_an_answer()
     driver.arrive(6)
     answer = driver.parts.runs.of("epoch")
     assert answer is not None and works(answer, "tentative") == {"A/0": (6, 6, "checkpoint")}
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.2])
+def test_epochs_that_take_next_to_nothing_are_replayed_in_one_run_for_which_the_next_epoch_waits(
+    seconds: float,
+) -> None:
+    """Ten epochs are a few tenths of a second of work, or many seconds: readers get tentative answers meanwhile."""
+    driver = two_nodes(capacity=1000.0, checkpoint_every=100)
+    for epoch in range(5, 10):
+        driver.arrive(epoch)
+        run = driver.only(Run)
+        driver.done(run, *(replace(driver.report(work), seconds=seconds, state_bytes=1) for work in run.works))
+    driver.lose(1)
+    driver.arrive(10)
+    answer = driver.parts.runs.of("epoch")
+    assert answer is not None and works(answer, "tentative"), "first of all an answer"
+    driver.finish(answer)
+    driver.arrive(11)
+    epoch_run, replay = driver.parts.runs.of("epoch"), driver.parts.runs.of("replay")
+    assert replay is not None and replay.first == 0
+    assert replay.last == (9 if seconds < 0.1 else 7) and (epoch_run is None) == (seconds < 0.1)
+    while epoch_run is None and (replay := driver.parts.runs.of("replay")) is not None:
+        driver.finish(replay)
+    answer = driver.parts.runs.of("epoch")
+    assert answer is not None and bool(works(answer, "tentative")) == (seconds > 0.1)

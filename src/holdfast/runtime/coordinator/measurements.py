@@ -153,6 +153,11 @@ class Measurements:
         self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
         self._epochs[task] = self._epochs.get(task, 0) + epochs
 
+    def replayed_in(self, seconds: float) -> int:
+        """So many epochs of all tasks one core would carry out in this time, by what the last ones took."""
+        busy = sum(self._seconds.values())
+        return int(seconds / busy) if busy > 0 else 0
+
     def weigh(self, parts: Parts) -> None:
         """Who places tasks knows what they take."""
         parts.assignment.weigh(self.costs() if self._weighs else {})

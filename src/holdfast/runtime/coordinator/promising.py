@@ -63,7 +63,8 @@ def stale(parts: Parts, checkpoint: int | None = None) -> NDArray[np.float64]:
     """
     topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
     lacking = np.ones(len(topology.tasks))
-    begun = Fork(0, *(2 * [parts.checkpointing.durable if checkpoint is None else checkpoint]))
+    base = parts.checkpointing.durable if checkpoint is None else checkpoint
+    begun = Fork(0, base, base)
     for operator in topology.operators:
         span = topology.span[operator.name]
         told = memory.told(operator.name, begun, 1.0, epoch) if operator.stateful else 1.0

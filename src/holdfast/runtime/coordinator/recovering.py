@@ -28,6 +28,9 @@ from holdfast.topology import Task
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
+SHORT, MOST = 1.0, 16
+"""What takes no more than so many seconds of one core is replayed in one run, up to so many epochs, and waited for."""
+
 Situation = tuple[frozenset[tuple[str, str]], frozenset[Task], bool]
 """What a plan is for: the nodes with their incarnations, the tasks that are down, whether capacity was lifted."""
 
@@ -216,10 +219,14 @@ class Recovering:
             return True
         return any(copy.lane == "exact" for copy in parts.assignment.behind(head))
 
+    def _near(self, behind: Sequence[CatchUp], parts: Parts) -> list[CatchUp]:
+        """Those of them that a short replay brings up: of a few epochs, or of more if those take next to nothing."""
+        epochs = max(parts.settings.handover, min(MOST, parts.measurements.replayed_in(SHORT)))
+        return parts.assignment.near(behind, parts.answering.head, epochs, parts.measurements.light)
+
     def joins(self, behind: Sequence[CatchUp], parts: Parts) -> bool:
         """Whether to hold the epoch for some of those behind: a short replay brings them up, and it can begin."""
-        light = parts.measurements.light
-        near = parts.assignment.near(behind, parts.answering.head, parts.settings.handover, light)
+        near = self._near(behind, parts)
         replaying = parts.runs.replaying
         free = parts.runs.of("replay") is None
         return bool(near) and (free or any((copy.task, copy.lane) in replaying for copy in near))
@@ -245,13 +252,14 @@ class Recovering:
         if self.waits(parts):
             return
         behind = assignment.behind(head)
-        behind = assignment.near(behind, head, parts.settings.handover, parts.measurements.light) or behind
+        behind = self._near(behind, parts) or behind
         epoch = parts.runs.of("epoch")
         at_work = epoch.works if epoch is not None else ()
         taken = {(work.task, work.node) for work in at_work if work.lane in ("exact", "replica")}
         if not behind or any((copy.task, copy.node) in taken for copy in behind):
             return
-        last = min(head, min(copy.position for copy in behind) + parts.settings.replay_chunk)
+        chunk = max(parts.settings.replay_chunk, min(MOST, parts.measurements.replayed_in(SHORT)))
+        last = min(head, min(copy.position for copy in behind) + chunk)
         kept = {} if parts.settings.recovery == "source-replay" else self.kept
         ahead = {task: (copy.node, copy.position) for task, copy in assignment.primaries.items()}
         works, read = replay(assignment.topology, behind, ahead, checkpoint, self.side, kept, last, self.keep)
