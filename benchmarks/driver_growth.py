@@ -38,8 +38,8 @@ from holdfast.runtime.options import Storage
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.spark import stages
-from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
@@ -48,7 +48,7 @@ from holdfast.state.names import task_folder
 from holdfast.state.output import STAGED, StagedOutput, output_name
 
 PIECES = 8
-"""Parts of each batch, and files of each epoch's journal."""
+"""SlotParts of each batch, and files of each epoch's journal."""
 TB = 10**12
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.runtime.messages import NodeInfo, Report, Run, Work
 from holdfast.runtime.worker.blocks import Block, once
-from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, depths, lay_out, source_task
+from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
 from holdfast.state.journal import JournalEpoch, JournalSpan

@@ -43,7 +43,7 @@ class Folder:
         self.versions = self.opened()
 
     def opened(self) -> Versions:
-        return Versions(self.disk.files("node", NODE))
+        return Versions(self.disk.files("node", NODE), whole_from=0)
 
     def filled(self, branch: str, last: int) -> None:
         """A task begins from nothing on this branch and goes on to this epoch."""

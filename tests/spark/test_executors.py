@@ -50,7 +50,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     second = [
         "run", "word-count", *COMMON, "--master", f"local-cluster[4,{CORES},900]", "--parallelism", "4",
         "--checkpoint-every", "2", "--replicas", "count/0", "--domains", str(folder / "racks.json"),
-        "--fault", f"kill domain b at epoch {LOST}", "--fault", f"unreachable node-0 at epoch {FROZEN} for 5s",
+        "--fault", f"kill domain b at epoch {LOST}", "--fault", f"unreachable node-0 at epoch {FROZEN} for 3s",
         "--answer-within", "1500ms",
         "--out", str(folder / "halved"), "--format", "json", "--quiet",
     ]  # fmt: skip

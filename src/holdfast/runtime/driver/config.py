@@ -12,6 +12,7 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.options import Options, Scaling, Storage
 from holdfast.runtime.settings import RESTORE_WITHIN, Settings, check
 from holdfast.runtime.shape import check_scalable
+from holdfast.runtime.worker.versions import WHOLE_FROM
 from holdfast.topology import Topology, topology_to
 
 
@@ -20,7 +21,8 @@ class JobConfig:
     """``epochs``: the job ends after so many. ``budget``: so many average tasks' worth of replicas, chosen by rates.
 
     ``verify``: every epoch runs twice. ``gather``: seconds that the start waits for nodes. ``local``: the folder under
-    which nodes keep their states. ``told``: what else the history shall say of the job.
+    which nodes keep their states, ``whole_from``: the bytes from which on they may keep a version whole. ``told``: what
+    else the history shall say of the job.
     """
 
     job: str
@@ -34,6 +36,7 @@ class JobConfig:
     gather: float = 60.0
     owner: str = "holdfast job"
     local: str = ""
+    whole_from: int = WHOLE_FROM
     told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

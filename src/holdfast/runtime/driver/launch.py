@@ -80,6 +80,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         config.verify,
         config.storage.memory_limit,
         config.storage.storage_options or {},
+        config.whole_from,
     )
     runner = ports.runner(context, writer)
     extra = {"signature": config.pipeline.signature}

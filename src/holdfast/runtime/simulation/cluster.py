@@ -22,8 +22,8 @@ from holdfast.runtime.simulation.disk import Crash, Disk
 from holdfast.runtime.simulation.loop import Environment, VirtualTimer
 from holdfast.runtime.simulation.schedule import Timing
 from holdfast.runtime.worker.blocks import Block
-from holdfast.runtime.worker.parts import Cut, Parts
 from holdfast.runtime.worker.plan import RunPlan, Slot
+from holdfast.runtime.worker.slot_parts import Cut, SlotParts
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state import Store
@@ -270,7 +270,7 @@ class SimulatedRunner:
         ]
         self._stage(run, stage)
 
-    def _work(self, run: _Run, parts: Parts, index: int, share: Sequence[Block], worker: Worker) -> None:
+    def _work(self, run: _Run, parts: SlotParts, index: int, share: Sequence[Block], worker: Worker) -> None:
         part = parts.of(index)
         mine = {work.task for work in part.slot.works}
         sent, reports = worker.work(part.plan, part.slot, [block for block in share if block.receiver in mine])

@@ -28,6 +28,7 @@ from holdfast.runtime.simulation.cluster import SimulatedBatch, SimulatedNodes, 
 from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap
+from holdfast.runtime.worker.versions import WHOLE_FROM
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Unusable, Writer, cursor, output
 from holdfast.state.cursor import Cursor
@@ -204,6 +205,8 @@ class Simulation:
             epochs=len(self.batches),
             scaling=Scaling(elastic, elastic.max_nodes) if elastic is not None else Scaling(),
             gather=self.schedule.longest,
+            # Their states are small; so that both ways are tried, every other schedule keeps them whole.
+            whole_from=0 if self.schedule.seed % 2 else WHOLE_FROM,
         )
         ports = Ports(
             loop,

@@ -24,8 +24,8 @@ from holdfast.runtime.spark.nodes import location
 from holdfast.runtime.spark.pools import join_pool
 from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
 from holdfast.runtime.spark.source import Batch
-from holdfast.runtime.worker.parts import Cut
 from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Writer

@@ -23,8 +23,8 @@ from holdfast.runtime.spark.combining import uncombined
 from holdfast.runtime.spark.folders import claim, let_go, node_folder, place
 from holdfast.runtime.spark.placement import Misplaced, misplaced
 from holdfast.runtime.worker.blocks import ALIGNED, Block, pack, unpack
-from holdfast.runtime.worker.parts import Parts
 from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.slot_parts import SlotParts
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
@@ -58,7 +58,7 @@ class Ingest:
 
     job: str
     context: Broadcast[bytes]
-    parts: Parts
+    parts: SlotParts
     schema: bytes
     sources: Mapping[str, str | None]
     ends: bool
@@ -124,7 +124,7 @@ class ReadJournal:
 
     job: str
     context: Broadcast[bytes]
-    parts: Parts
+    parts: SlotParts
 
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterable[bytes]:
         read(records)
@@ -144,7 +144,7 @@ class Level:
 
     job: str
     context: Broadcast[bytes]
-    parts: Parts
+    parts: SlotParts
     number: int
 
     def __call__(self, index: int, arrived: Iterable[bytes]) -> Iterable[bytes]:

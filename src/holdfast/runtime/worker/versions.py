@@ -24,6 +24,9 @@ from holdfast.state.files import Files
 from holdfast.state.names import folder_task, task_folder
 from holdfast.topology import Task
 
+WHOLE_FROM = 1 << 16
+"""Bytes of a state from which on a version that is hardly more than its changes is kept whole: with less, a checkpoint
+puts changes together in no time."""
 HELD = 3
 """So many versions of a task's state stay in a process's memory: the one at hand, the last, and one to go back to."""
 
@@ -44,8 +47,9 @@ def branch_of(work: Work) -> str:
 class Versions:
     """One for each process and node folder."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, whole_from: int = WHOLE_FROM) -> None:
         self._files = files
+        self._whole_from = whole_from
         self._held: dict[tuple[str, Task], dict[int, tuple[TaskState, int]]] = {}
         """Each with the run that made it."""
         self._swept: tuple[int, frozenset[int]] | None = None
@@ -82,7 +86,8 @@ class Versions:
         self, branch: str, task: Task, state: TaskState, changes: Mapping[str, Change], before: int, run: int
     ) -> None:
         """Keep the next version; the first of a tentative fork may follow an older one than the last."""
-        self._local(branch).save(str(task), state.epoch, changes, before, run, state)
+        whole = state if state.nbytes >= self._whole_from else None
+        self._local(branch).save(str(task), state.epoch, changes, before, run, whole)
         self.hold(branch, task, state, run)
 
     def trim(self, branch: str, task: Task, retain: int, newest: TaskState) -> None:

@@ -21,7 +21,7 @@ from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
 from holdfast.runtime.worker.processing import END, TaskFailed, at_time, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
-from holdfast.runtime.worker.versions import Saved, Upload, Versions, branch_of, main_branch, upload
+from holdfast.runtime.worker.versions import WHOLE_FROM, Saved, Upload, Versions, branch_of, main_branch, upload
 from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing, journal, output
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import Files, open_files
@@ -55,6 +55,8 @@ class JobContext:
     memory_limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the client of the store, if it is behind a URL."""
+    whole_from: int = WHOLE_FROM
+    """Bytes of a state from which on nodes keep versions whole that are hardly more than their changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class Worker:
     def versions(self, folder: str) -> Versions:
         """What a node has. Folders of nodes that are gone are forgotten when a new one is opened."""
         if folder not in self._versions:
-            self._versions[folder] = Versions(self._folders(folder))
+            self._versions[folder] = Versions(self._folders(folder), self.context.whole_from)
         return self._versions[folder]
 
     # Sources

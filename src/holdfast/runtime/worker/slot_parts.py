@@ -18,7 +18,7 @@ NOBODY = Slot("")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SlotPart:
     """What one slot knows of a plan. ``reads``: the parts of the journal that it is to read."""
 
     plan: RunPlan
@@ -27,14 +27,14 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SlotParts:
     """The slots of one level as they travel: what all know, what each knows, and tables of operators."""
 
     common: bytes
     own: tuple[bytes, ...]
     tables: Mapping[str, bytes]
 
-    def of(self, index: int) -> Part:
+    def of(self, index: int) -> SlotPart:
         """The part of one slot; nothing else is opened. Where all have the same, there is one for all."""
         # Made by the driver a moment ago and never stored.
         plan: RunPlan = pickle.loads(self.common)
@@ -44,7 +44,7 @@ class Parts:
             operator, level, copies, spans = pickle.loads(self.tables[name])
             receivers.update({Task(operator, number): (level, each) for number, each in copies.items()})
             present.update({Task(operator, number): each for number, each in spans.items()})
-        return Part(replace(plan, receivers=receivers, present=present, folders=folders), slot, reads)
+        return SlotPart(replace(plan, receivers=receivers, present=present, folders=folders), slot, reads)
 
     def opened(self, index: int) -> int:
         """How many bytes a slot opens."""
@@ -75,17 +75,17 @@ class Cut:
         for node, place in plan.at.items():
             self._folders.setdefault(place, {})[node] = plan.folders[node]
 
-    def ingest(self) -> Parts:
+    def ingest(self) -> SlotParts:
         """For those who read the batch: all send to whomever sources feed."""
         return self._parts([(NOBODY, {}, (), self._fed)])
 
-    def journal(self, partitions: int) -> Parts:
+    def journal(self, partitions: int) -> SlotParts:
         """For so many who read the journal, each its share of it."""
         parts = [(epoch, piece) for epoch in self._plan.journal for piece in range(len(epoch.pieces))]
         shares = [tuple(parts[number::partitions]) for number in range(partitions)]
         return self._parts([(NOBODY, {}, share, self._fed) for share in shares])
 
-    def level(self, number: int) -> Parts:
+    def level(self, number: int) -> SlotParts:
         """For the slots of a level. Blocks for later levels travel through all levels between."""
         passing = [
             stream.target
@@ -112,7 +112,7 @@ class Cut:
     def _known(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted({name for name in names if name in self._tables}))
 
-    def _parts(self, given: Sequence[tuple[Slot, Mapping[str, str], tuple[object, ...], tuple[str, ...]]]) -> Parts:
+    def _parts(self, given: Sequence[tuple[Slot, Mapping[str, str], tuple[object, ...], tuple[str, ...]]]) -> SlotParts:
         used = {name for *_, names in given for name in names}
         own = tuple(pickle.dumps(each) for each in given)
-        return Parts(self._common, own, {name: self._tables[name] for name in sorted(used)})
+        return SlotParts(self._common, own, {name: self._tables[name] for name in sorted(used)})
