@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.runtime.coordinator.lanes import Fork, Memory
 from holdfast.runtime.coordinator.ledger import REMEMBERED, Ledger
 
 ROWS = [10, 0, 30, 5, 40]
@@ -146,10 +147,31 @@ def test_as_counted_by_hand(rows: list[int], steps: list[int], horizon: int, dat
     assert ledger.time(epoch) == times[epoch]
 
 
-@pytest.mark.parametrize("horizon", [1, 99, 100, 101, 650, 1000, 1001, 1350, 9999])
-def test_after_a_restart_a_horizon_reaches_as_far_back_as_before_it(horizon: int) -> None:
-    """Of the first ten epochs only their sum is known then: they are taken to have been as those after them."""
-    whole = learned([5] * 14, list(range(100, 1500, 100)))
-    restarted = Ledger({epoch: (whole.total(epoch), whole.time(epoch)) for epoch in range(10, 14)})
-    assert restarted.since(13, horizon) == whole.since(13, horizon)
-    assert restarted.rows(restarted.since(13, horizon), 13) == whole.rows(whole.since(13, horizon), 13)
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5_000)), min_size=3, max_size=30),
+    st.integers(1, 40_000),
+    st.data(),
+)
+def test_after_a_restart_no_answer_is_called_better_than_it_is(
+    epochs: list[tuple[int, int]], horizon: int, data: st.DataObject
+) -> None:
+    """However fast time went before: of what is not known any more nothing is assumed. What was kept is known."""
+    times = [sum(step for _, step in epochs[: number + 1]) for number in range(len(epochs))]
+    whole = learned([rows for rows, _ in epochs], list(times))
+    newest = len(epochs) - 1
+    first = data.draw(st.integers(0, newest))
+    counts = {epoch: (whole.total(epoch), whole.time(epoch)) for epoch in range(first, newest + 1)}
+    fork = Fork(0, data.draw(st.integers(first, newest)), 0)
+    told = [
+        Memory(each, {"O": horizon}).told("O", fork, 1.0, newest + 1)
+        for each in (Ledger(counts), whole, Ledger.recalled(whole.recent(), counts))
+    ]
+    assert told[0] <= told[1] + 1e-9 and told[2] == told[1]
+
+
+def test_what_was_kept_is_taken_as_far_as_it_leads_up_to_what_is_known() -> None:
+    told = [(1, 10, 100), (2, 20, 200), (4, 40, 400), (5, 50, 500)]
+    ledger = Ledger.recalled(told, {5: (50, None), 6: (60, 600)})
+    assert ledger.recent() == [(4, 40, 400), (5, 50, 500), (6, 60, 600)], "what is before a gap is of no use"
+    assert Ledger.recalled(told, {}).recent() == [] and Ledger({}).recent() == []

@@ -403,16 +403,23 @@ def test_a_state_that_takes_long_is_waited_for_where_nobody_else_has_an_answer()
     assert answer is not None and works(answer, "tentative") == {"A/0": (6, 6, "checkpoint")}
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "computing"])
 @pytest.mark.parametrize("seconds", [0.01, 0.2])
 def test_epochs_that_take_next_to_nothing_are_replayed_in_one_run_for_which_the_next_epoch_waits(
-    seconds: float,
+    seconds: float, waits: bool
 ) -> None:
     """Ten epochs are a few tenths of a second of work, or many seconds: readers get tentative answers meanwhile."""
     driver = two_nodes(capacity=1000.0, checkpoint_every=100)
     for epoch in range(5, 10):
         driver.arrive(epoch)
         run = driver.only(Run)
-        driver.done(run, *(replace(driver.report(work), seconds=seconds, state_bytes=1) for work in run.works))
+        driver.done(
+            run,
+            *(
+                replace(driver.report(work), seconds=0.001 if waits else seconds, took=seconds, state_bytes=1)
+                for work in run.works
+            ),
+        )
     driver.lose(1)
     driver.arrive(10)
     answer = driver.parts.runs.of("epoch")

@@ -79,3 +79,12 @@ def test_reads_in_vain_count_over_several_runs_but_not_for_ever(monkeypatch: pyt
     monkeypatch.setattr(asking, "REMEMBERED", 0.0)
     tasks[:] = [unread(4, "0", "1")]
     assert found.failing("group", PLACES) == {PLACES[1]}
+
+
+def test_who_was_given_up_is_not_blamed_in_the_stead_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [unread(number, "1", "9") for number in range(3)]
+    found, _ = asked()
+    monkeypatch.setattr(found, "_tasks", lambda *_: iter(tasks))
+    assert found.failing("group", [*PLACES, "executor_h9_9"]) == {"executor_h9_9"}
+    tasks[:] = [unread(7, "1", "3")]
+    assert found.failing("group", PLACES) == {PLACES[3]}

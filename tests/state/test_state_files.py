@@ -267,6 +267,23 @@ def test_two_processes_may_make_one_folder_at_the_same_moment(tmp_path: Path, mo
     assert (tmp_path / "journal" / "7").read_bytes() == b"rows"
 
 
+def test_a_folder_that_another_takes_away_as_it_was_empty_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deleted the last of it removes it, between the moment it was made and the moment of writing."""
+    write, taken = files_module.write_whole, [1, 2]
+
+    def hurried(path: Path, data: bytes, sync: bool) -> None:
+        if path.parent.exists() and taken:
+            taken.pop()
+            path.parent.rmdir()
+        write(path, data, sync)
+
+    monkeypatch.setattr(files_module, "write_whole", hurried)
+    LocalFiles(tmp_path).put("output/staged/7", b"rows", sync=False)
+    assert not taken and (tmp_path / "output" / "staged" / "7").read_bytes() == b"rows"
+
+
 def test_many_empty_files_are_one_with_many_names(tmp_path: Path) -> None:
     files = LocalFiles(tmp_path)
     for number in range(3):

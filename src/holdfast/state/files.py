@@ -23,6 +23,8 @@ from holdfast.errors import HoldfastError, Invalid
 
 TEMPORARY = ".tmp-"
 FULL = ".full"
+TRIES = 5
+"""So often a folder is made anew that others take away."""
 """While this file's time lies ahead, a local store takes no more: how trials fill one without filling the disk."""
 
 Durable = bool | Literal["data"]
@@ -338,17 +340,20 @@ def _stays(root: str, folder: str) -> bool:
 def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None:
     """Do it; if it fails since the folder is not there, make the folder and do it again.
 
-    Another process may have made it meanwhile: that it is there now does not mean that it was.
+    Another process may have made it meanwhile: that it is there now does not mean that it was. And another may take it
+    away again, when it was empty for a moment.
     """
-    try:
-        action()
-    except FileNotFoundError:
-        made = [folder, *(each for each in folder.parents if not each.exists())]
-        folder.mkdir(parents=True, exist_ok=True)
-        if sync:
-            for each in made:
-                sync_folder(each.parent)
-        action()
+    for _ in range(TRIES):
+        try:
+            action()
+            return
+        except FileNotFoundError:
+            made = [folder, *(each for each in folder.parents if not each.exists())]
+            folder.mkdir(parents=True, exist_ok=True)
+            if sync:
+                for each in made:
+                    sync_folder(each.parent)
+    action()
 
 
 def write_whole(path: Path, data: bytes | pa.Buffer, sync: bool) -> None:

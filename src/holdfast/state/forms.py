@@ -63,7 +63,10 @@ FORMS: Mapping[str, Any] = {
             "signature?": dict,
             "shape?": dict,
             "rows?": int,
-            "measured?": ({"rates?": Each(float), "seconds?": Each(float)}, None),
+            "measured?": (
+                {"rates?": Each(float), "seconds?": Each(float), "epochs?": [[int, int, (int, None)]]},
+                None,
+            ),
         },
     },
     "journal": {

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 REMEMBERED = 4096
 """So many epochs are told apart; what came before them is one sum."""
+KEPT = 256
+"""And so many are still after a restart."""
 
 
 class Ledger:
@@ -22,6 +25,22 @@ class Ledger:
         self._times: list[int | None] = []
         for epoch in sorted(known):
             self._pass(known[epoch][1])
+
+    @classmethod
+    def recalled(cls, told: Iterable[tuple[int, int, int | None]], known: Mapping[int, tuple[int, int | None]]) -> Self:
+        """With what ``recent`` told before a restart, as far as it leads up to what is known now."""
+        known = dict(known)
+        for epoch, total, time in sorted(told, key=lambda each: -each[0]):
+            if epoch in known and known[epoch][1] is None:
+                known[epoch] = known[epoch][0], time
+            elif epoch + 1 in known:
+                known.setdefault(epoch, (total, time))
+        return cls(known)
+
+    def recent(self) -> list[tuple[int, int, int | None]]:
+        """The last epochs: each with the rows of all up to it, and its time."""
+        last = range(max(self._first, self.newest - KEPT + 1), self.newest + 1)
+        return [(epoch, self.total(epoch), self.time(epoch)) for epoch in last] if self._totals else []
 
     @property
     def newest(self) -> int:
@@ -68,8 +87,8 @@ class Ledger:
     def since(self, epoch: int, horizon: int | None) -> int:
         """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all.
 
-        Where that was before the first epoch of which a time is known, as after a restart: as if time had passed in
-        those before it as it did since.
+        Where that was before the first epoch that is known: the one after it, the first of which rows are known, so
+        that no answer is called better than it is.
         """
         now = self.time(epoch)
         if horizon is None or now is None:
@@ -78,7 +97,6 @@ class Ledger:
         untimed = self._times.count(None)
         timed = [time for time in self._times[untimed:] if time is not None]
         found = bisect_right(timed, now - horizon)
-        if found or untimed or len(timed) < 2 or timed[-1] == timed[0]:
-            return self._first + untimed + found if found or not untimed else self._first
-        further, passed = (timed[0] - (now - horizon)) * (len(timed) - 1), timed[-1] - timed[0]
-        return max(0, self._first - (further - 1) // passed)
+        if found:
+            return self._first + untimed + found
+        return self._first + 1 if self._first else 0

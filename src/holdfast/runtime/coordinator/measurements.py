@@ -48,6 +48,7 @@ class Measurements:
         self._rates = topology.rates.copy()
         self._epochs: dict[Task, int] = {}
         self._seconds: dict[Task, float] = {}
+        self._took: dict[Task, float] = {}
         self._keys: dict[Task, NDArray[np.float64]] = {}
         self._sizes: dict[Task, int] = {}
         self._far: float | None = None
@@ -81,6 +82,7 @@ class Measurements:
                 rates[topology.index[task]] = self._rates[self._declared.index[task]]
         self._declared, self._rates = topology, rates
         self._seconds = {task: seconds for task, seconds in self._seconds.items() if untouched(task)}
+        self._took = {task: took for task, took in self._took.items() if untouched(task)}
         self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
         self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
         self._sizes = {task: size for task, size in self._sizes.items() if untouched(task)}
@@ -105,7 +107,7 @@ class Measurements:
             self._add(task, count, 0.0, 1)
 
     def task(self, task: Task, report: Report, epochs: int) -> None:
-        self._add(task, report.rows_out, report.seconds, epochs)
+        self._add(task, report.rows_out, report.seconds, epochs, report.took)
         self._sizes[task] = report.state_bytes
         if report.keys:
             self._tallied(task, report.keys)
@@ -145,17 +147,21 @@ class Measurements:
             if (task := Task(name, number)) in self._keys and self._keys[task].any()
         }
 
-    def _add(self, task: Task, rows: int, seconds: float, epochs: int) -> None:
+    def _add(self, task: Task, rows: int, seconds: float, epochs: int, took: float = 0.0) -> None:
         """A plain mean at first, then one that forgets: each epoch weighs a tenth of all before it."""
         known = min(self._epochs.get(task, 0), max(MEMORY - epochs, 0))
         index, total = self._declared.index[task], known + epochs
         self._rates[index] = (self._rates[index] * known + rows) / total
         self._seconds[task] = (self._seconds.get(task, 0.0) * known + seconds) / total
+        self._took[task] = (self._took.get(task, took / epochs) * known + took) / total
         self._epochs[task] = self._epochs.get(task, 0) + epochs
 
     def replayed_in(self, seconds: float) -> int:
-        """So many epochs of all tasks one core would carry out in this time, by what the last ones took."""
-        busy = sum(self._seconds.values())
+        """So many epochs of all tasks one core would carry out in this time, by what the last ones took.
+
+        By the clock, not by CPU: an operator may wait for a service.
+        """
+        busy = sum(self._took.values())
         return int(seconds / busy) if busy > 0 else 0
 
     def weigh(self, parts: Parts) -> None:
@@ -186,10 +192,12 @@ class Measurements:
 
     def to_json(self) -> dict[str, Any]:
         """What was measured, for the next start of the job; nothing of jobs so large that it would swell."""
+        epochs = [list(each) for each in self.memory.ledger.recent()]
         if len(self._declared.tasks) > RATES_TOLD:
-            return {}
+            return {"epochs": epochs}
         rates = {str(task): round(float(self._rates[self._declared.index[task]]), 3) for task in self._epochs}
-        return {"rates": rates, "seconds": {str(task): round(spent, 6) for task, spent in self._seconds.items()}}
+        seconds = {str(task): round(spent, 6) for task, spent in self._seconds.items()}
+        return {"rates": rates, "seconds": seconds, "epochs": epochs}
 
     def recall(self, kept: Mapping[str, Any]) -> None:
         """What was measured before the job was started again; it counts as one epoch, so new figures soon prevail."""

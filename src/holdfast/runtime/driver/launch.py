@@ -56,6 +56,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     checkpoint = -1 if found is None else found.epoch
     with _understood(store, "the shape of its job"):
         shape, saved = shapes(store, writer, config.pipeline, checkpoint)
+    measured = (found.extra.get(MEASURED) if found is not None else None) or {}
     coordinator = Coordinator(
         config.pipeline.coordinated,
         config.settings,
@@ -65,8 +66,8 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         saved=saved,
         published=_newest_final(store) if config.storage.outputs else {},
         scalable=scalable(config.pipeline),
-        measured=found.extra.get(MEASURED) if found is not None else None,
-        memory=Memory(Ledger(journal.counts()), config.pipeline.horizons),
+        measured=measured,
+        memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),
     )
     context = JobContext(
         config.job,

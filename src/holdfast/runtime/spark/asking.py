@@ -29,7 +29,7 @@ def blamed(in_vain: Iterable[Sequence[str]], last: str) -> str:
     Where one is cut off from all others but not from the driver, it reads in vain as others do from it.
     """
     counts = Counter(each for pair in in_vain for each in pair)
-    return max(counts, key=lambda each: (counts[each], each == last))
+    return max(counts, key=lambda each: (counts[each], each == last), default=last)
 
 
 class Asking:
@@ -75,7 +75,9 @@ class Asking:
             now = time.monotonic()
             recent = [each for each in self._in_vain if now - each[0] < REMEMBERED]
             self._in_vain = [*recent, *((now, *pair) for pair in pairs)]
-            found.add(blamed([pair for _, *pair in self._in_vain], pairs[-1][0]))
+            # Who was given up since, or is gone, is not to blame for what goes wrong now.
+            here = [pair for _, *pair in self._in_vain if executors.keys() >= set(pair)]
+            found.add(blamed(here, pairs[-1][0]))
         return frozenset(executors[each] for each in found & executors.keys())
 
     def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:
