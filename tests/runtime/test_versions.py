@@ -72,6 +72,18 @@ def test_a_version_that_another_process_made_again_is_not_taken_from_memory() ->
     assert values(folder.versions.load("main", A, 6)) == {0: 6, 1: 4, 2: 500}, "climbed from a stale one"
 
 
+def test_who_wakes_up_late_in_a_run_that_was_called_off_takes_nothing_from_a_later_one() -> None:
+    folder, late = Folder(), Folder()
+    late.disk = folder.disk
+    folder.versions.begin("main", A, state_at(3), run=9)
+    folder.versions.commit("main", A, state_at(4), change(4), 3, run=9)
+    late.opened().begin("main", A, state_at(3), run=7)
+    assert folder.opened().load("main", A, 4) == state_at(4)
+    folder.versions.begin("main", A, state_at(3), run=10)
+    with pytest.raises(VersionMissing):
+        folder.opened().load("main", A, 4)
+
+
 def test_branches_are_apart_by_lane_fork_and_birth() -> None:
     def work(lane: str, fork: int = 0, born: int = 0) -> Work:
         return Work(A, "node-0", lane, "local", 1, 2, 2, fork=fork, born=born)  # type: ignore[arg-type]

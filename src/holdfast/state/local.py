@@ -189,9 +189,12 @@ class LocalState:
         elif 4 * changed < held or len(tail) > MANY_STEPS:
             self._fold(task, tail)
 
-    def forget(self, task: str) -> None:
-        """Everything of one task."""
-        self.files.delete_folder(task_folder(task))
+    def forget(self, task: str, before: int | None = None) -> None:
+        """Everything of one task; or what runs before this one made of it."""
+        if before is None:
+            self.files.delete_folder(task_folder(task))
+        else:
+            self._remove([part for part in self._parts(task) if part.run < before])
 
     def tasks(self) -> list[str]:
         return [folder_task(name) for name in self.files.list("")]
