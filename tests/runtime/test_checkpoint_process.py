@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from holdfast.runtime.spark.checkpoint_process import SHARED, CheckpointProcess, NotSaved, Pool
+from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.worker.versions import Saved, Upload, main_branch
 from holdfast.state import Change, LocalState, StateSchema, Store, Sync, TaskState, Unusable, Writer
 
@@ -154,6 +157,162 @@ def test_a_job_that_ends_kills_what_it_has_asked_for(store: Store, writer: Write
     process.close()
     asking.join(10)
     assert said == ["over"] and silent.poll() is not None
+
+
+def stub(script: str) -> subprocess.Popen[str]:
+    command = ["sh", "-c", script]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+ANSWER = json.dumps({"done": Saved({}, {}).to_json()})
+ANSWERS = f"while read asked; do echo '{ANSWER}'; done"
+HANGS = "exec sleep 600"
+
+
+@pytest.fixture
+def stubs() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
+    """What a job's pool has: processes that do as these scripts say, the last one first."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def have(pool: Pool, *scripts: str) -> list[subprocess.Popen[str]]:
+        made = [stub(script) for script in scripts]
+        begun.extend(made)
+        pool._waiting.extend(made)
+        return made
+
+    yield have
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+Stubs = Callable[..., list[subprocess.Popen[str]]]
+
+
+def job_of(store: Store, pool: Pool) -> CheckpointProcess:
+    job = CheckpointProcess(store.url, 1, store.sync)
+    job._pool = pool
+    return job
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "printf '\\377\\n'",  # no text at all
+        "echo a warning of some library",
+        "echo 7",
+        "printf '{\"done\": '; exec >&-",
+        "exec >&-",
+    ],
+)
+def test_a_process_whose_answer_was_not_read_whole_serves_nobody_else(store: Store, stubs: Stubs, says: str) -> None:
+    """Its answer may come late, and the next job would take it for its own."""
+    pool = Pool(2)
+    odd = stubs(pool, f"read asked; {says}; echo '{ANSWER}'; {HANGS}")[0]
+    with pytest.raises(NotSaved, match="has ended"):
+        job_of(store, pool).save([])
+    assert pool._waiting == [] and pool._taken == 0 and odd.poll() is not None
+
+
+def test_a_process_that_was_not_heard_out_serves_nobody_else(store: Store, stubs: Stubs) -> None:
+    pool = Pool(2)
+    (process,) = stubs(pool, ANSWERS)
+    interrupted = patch.object(CheckpointProcess, "_answer", side_effect=KeyboardInterrupt)
+    with interrupted, pytest.raises(KeyboardInterrupt):
+        job_of(store, pool).save([])
+    assert pool._waiting == [] and pool._taken == 0 and process.poll() is not None
+
+
+def ask(job: CheckpointProcess) -> tuple[threading.Thread, list[str]]:
+    """A save on a thread of its own, and what became of it."""
+    said: list[str] = []
+
+    def save() -> None:
+        try:
+            job.save([])
+            said.append("saved")
+        except NotSaved as error:
+            said.append(str(error))
+
+    asking = threading.Thread(target=save, daemon=True)
+    asking.start()
+    return asking, said
+
+
+def test_a_checkpoint_that_is_called_off_ends_the_process_that_has_it(store: Store, stubs: Stubs) -> None:
+    pool = Pool(1)
+    _, silent = stubs(pool, ANSWERS, HANGS)
+    job = job_of(store, pool)
+    runner = SparkRunner.__new__(SparkRunner)
+    runner._process, runner._context, runner._spark = job, Mock(), Mock()
+    asking, said = ask(job)
+    wait_for(lambda: job._busy is silent)
+    runner.cancel_save(7)
+    asking.join(10)
+    assert said == ["the process that brings states to the store has ended"]
+    wait_for(lambda: silent.poll() is not None)
+    job.save([])
+    assert pool._taken == 0 and len(pool._waiting) == 1, "tried again, it is another's"
+
+
+def test_a_checkpoint_that_is_called_off_waits_no_more_for_a_process(store: Store) -> None:
+    pool = Pool(1)
+    pool._taken = 1
+    job = job_of(store, pool)
+    asking, said = ask(job)
+    wait_for(lambda: bool(pool._changed._waiters))  # type: ignore[attr-defined]
+    job.cancel()
+    asking.join(10)
+    assert said == ["it was called off"] and pool._taken == 1
+
+
+def test_who_has_waited_long_gets_a_process_beyond_the_limit(
+    store: Store, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores that hang would otherwise keep every other job from a checkpoint."""
+    monkeypatch.setattr("holdfast.runtime.spark.checkpoint_process.PATIENCE", 0.05)
+    pool = Pool(1)
+    monkeypatch.setattr("holdfast.runtime.spark.checkpoint_process.SHARED", pool)
+    (silent,) = stubs(pool, HANGS)
+    hung = job_of(store, pool)
+    asking, said = ask(hung)
+    wait_for(lambda: hung._busy is silent)
+    (other,) = stubs(pool, ANSWERS)
+    beside, answered = ask(job_of(store, pool))
+    beside.join(10)
+    assert answered == ["saved"] and said == [] and pool._waiting == [other] and pool._taken == 1
+    hung.close()
+    asking.join(10)
+    assert pool._taken == 0 and silent.poll() is not None
+    (more,) = stubs(pool, ANSWERS)
+    taken = [pool.take(lambda: True), pool.take(lambda: True)]
+    assert taken == [more, other]
+    for each in taken:
+        pool.give_back(each)
+    assert pool._waiting == [more] and other.poll() is not None, "no more of them are kept than that"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_job_that_ends_as_it_gets_its_process_asks_for_nothing(
+    store: Store, stubs: Stubs, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Pool):
+        def take(self, needed: Callable[[], bool]) -> subprocess.Popen[str] | None:
+            taken = super().take(needed)
+            job.close()
+            return taken
+
+    pool = Late(2)
+    (process,) = stubs(pool, ANSWERS)
+    if shared:
+        monkeypatch.setattr("holdfast.runtime.spark.checkpoint_process.SHARED", pool)
+    job = job_of(store, pool)
+    with pytest.raises(NotSaved, match="the job has ended"):
+        job.save([])
+    assert pool._taken == 0 and pool._waiting == ([process] if shared else [])
+    assert (process.poll() is None) is shared
 
 
 def test_what_is_missing_is_told_and_the_process_goes_on(tmp_path: Path, process: CheckpointProcess) -> None:

@@ -193,18 +193,21 @@ def test_a_job_that_ends_meanwhile_does_not_wait_for_the_store(store: Store, mon
 
 
 @pytest.mark.parametrize(
-    ("log", "said", "known", "expected"),
+    ("log", "default", "said", "known", "expected"),
     [
-        ("/store/spark", None, True, RENAMING),
-        ("file:///store/spark", None, True, RENAMING),
-        ("/store/spark", "another", True, "another"),
-        ("/store/spark", None, False, None),
-        ("hdfs://name/store/spark", None, True, None),
-        ("s3a://bucket/store/spark", None, True, None),
+        ("/store/spark", "file", None, True, RENAMING),
+        ("file:///store/spark", "hdfs", None, True, RENAMING),
+        ("file:/store/spark", "hdfs", None, True, RENAMING),
+        ("/store/spark", "hdfs", None, True, None),
+        ("/store/spark", "file", "another", True, "another"),
+        ("/store/spark", "file", None, False, None),
+        ("hdfs://name/store/spark", "file", None, True, None),
+        ("s3a://bucket/store/spark", "file", None, True, None),
+        ("unknown://store/spark", "file", None, True, None),
     ],
 )
 def test_a_log_on_a_local_disk_is_written_by_plain_renames(
-    log: str, said: str | None, known: bool, expected: str | None
+    log: str, default: str, said: str | None, known: bool, expected: str | None
 ) -> None:
     settings = {WRITTEN_BY: said} if said is not None else {}
 
@@ -212,9 +215,34 @@ def test_a_log_on_a_local_disk_is_written_by_plain_renames(
         if not known:
             raise RuntimeError(f"ClassNotFoundException: {name}")
 
+    def path(named: str) -> SimpleNamespace:
+        def system(hadoop: str) -> SimpleNamespace:
+            scheme = named.partition(":")[0] if ":" in named else hadoop
+            if scheme == "unknown":
+                raise RuntimeError('UnsupportedFileSystemException: No FileSystem for scheme "unknown"')
+            return SimpleNamespace(getUri=lambda: SimpleNamespace(getScheme=lambda: scheme))
+
+        return SimpleNamespace(getFileSystem=system)
+
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Class=SimpleNamespace(forName=look_up))))
+    jvm.org = SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=SimpleNamespace(Path=path))))
+    state = SimpleNamespace(sessionState=lambda: SimpleNamespace(newHadoopConf=lambda: default))
     conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+    session = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(_jvm=jvm), _jsparkSession=state)
     before = dict(settings)
-    with renaming(cast(SparkSession, SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(_jvm=jvm))), log):
+    with renaming(cast(SparkSession, session), log):
         assert settings.get(WRITTEN_BY) == expected
     assert settings == before, "other queries of the session are not concerned"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("default", "expected"), [("file:///", RENAMING), ("viewfs://cluster/", None)])
+def test_hadoop_is_asked_where_a_path_without_a_scheme_is(
+    spark: Any, tmp_path: Path, default: str, expected: str | None
+) -> None:
+    session = spark.newSession()
+    session.conf.unset(WRITTEN_BY)
+    session.conf.set("fs.defaultFS", default)
+    session.conf.set("fs.viewfs.mounttable.cluster.link./", tmp_path.as_uri())
+    with renaming(session, "/store/spark"):
+        assert session.conf.get(WRITTEN_BY, None) == expected

@@ -6,6 +6,7 @@ To begin one costs most of a second of CPU and its memory stays, so all jobs of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -20,13 +21,19 @@ from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.state import Sync, Unusable
 from holdfast.state.entries import FileEntry
 
+PATIENCE = 5.0
+"""Seconds that a request waits for a process. Then it gets one beyond the limit: jobs whose stores hang would otherwise
+keep all others from a checkpoint."""
+REAPED = 5.0
+"""Seconds that a process which was killed is waited for. One that hangs within the system does not end so soon."""
+
 
 class NotSaved(Exception):
     """A state could not be brought to the store; the message is the process's own word."""
 
 
 class Pool:
-    """Processes that serve one request after another, of whichever job; so many at most."""
+    """Processes that serve one request after another, of whichever job; so many, but for requests that hang."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -37,7 +44,7 @@ class Pool:
     def begin(self) -> None:
         """Have one that waits, while nobody waits for it."""
         with self._changed:
-            if self._waiting or self._taken == self._most:
+            if self._waiting or self._taken >= self._most:
                 return
         if (process := self.take(lambda: True)) is not None:
             self.give_back(process)
@@ -45,7 +52,7 @@ class Pool:
     def take(self, needed: Callable[[], bool]) -> subprocess.Popen[str] | None:
         """One for a request, once there is one; None if it is not needed any more."""
         with self._changed:
-            self._changed.wait_for(lambda: not needed() or self._taken < self._most)
+            self._changed.wait_for(lambda: not needed() or self._taken < self._most, PATIENCE)
             if not needed():
                 return None
             self._taken += 1
@@ -60,11 +67,15 @@ class Pool:
             raise
 
     def give_back(self, process: subprocess.Popen[str] | None) -> None:
+        """It, or None for one that has ended, serves its request no more. More than the limit are not kept."""
         with self._changed:
             self._taken -= 1
-            if process is not None and process.poll() is None:
+            kept = process is not None and process.poll() is None and len(self._waiting) < self._most
+            if process is not None and kept:
                 self._waiting.append(process)
             self._changed.notify_all()
+        if process is not None and not kept:
+            _end(process)
 
     def look(self) -> None:
         """Whoever waits asks whether it is still needed."""
@@ -75,9 +86,13 @@ class Pool:
         """Those that wait are not needed any more."""
         with self._changed:
             while self._waiting:
-                process = self._waiting.pop()
-                process.kill()
-                process.wait()
+                _end(self._waiting.pop())
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(REAPED)
 
 
 SHARED = Pool(max(2, os.cpu_count() or 1))
@@ -96,6 +111,8 @@ class CheckpointProcess:
         self._guard = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
+        self._called_off = 0
+        """How often a save was: one that began before it is not needed any more."""
 
     def begin(self) -> None:
         """Begin a process now, while nobody waits for it."""
@@ -103,57 +120,91 @@ class CheckpointProcess:
 
     def save(self, wanted: Sequence[Upload]) -> Saved:
         """Bring all these to the store; NotSaved if the process cannot."""
-        return Saved.from_json(self._asked({"save": [asdict(each) for each in wanted]}))
+        before = self._called_off
+        request = {"save": [asdict(each) for each in wanted]}
+        return Saved.from_json(self._asked(request, lambda: not self._closed and self._called_off == before))
 
     def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
         """A shorter chain of files for the same state of a task: see ``compaction.folded_chain``."""
         try:
-            files = self._asked({"fold": task, "chain": [entry.to_json() for entry in chain]})
+            request = {"fold": task, "chain": [entry.to_json() for entry in chain]}
+            files = self._asked(request, lambda: not self._closed)
         except NotSaved as error:
             raise HoldfastError(f"task {task}: its files were not folded: {error}") from error
         return tuple(FileEntry.from_json(entry) for entry in files)
 
+    def cancel(self) -> None:
+        """A save that is under way is called off, with the process that has it or that it waits for."""
+        with self._guard:
+            self._called_off += 1
+            self._kill()
+        self._pool.look()
+
     def close(self) -> None:
         """End what is under way in the middle of it: what has no manifest does not exist."""
-        self._closed = True
         with self._guard:
-            if self._busy is not None:
-                self._busy.kill()
-                self._busy.wait()
+            self._closed = True
+            killed = self._kill()
         self._pool.look()
+        if killed is not None:
+            _end(killed)
+        self._leave()
+
+    def _kill(self) -> subprocess.Popen[str] | None:
+        process, self._busy = self._busy, None
+        if process is not None:
+            process.kill()
+        return process
+
+    def _leave(self) -> None:
         if self._pool is not SHARED:
             self._pool.end()
 
-    def _asked(self, request: Mapping[str, Any]) -> Any:
+    def _asked(self, request: Mapping[str, Any], needed: Callable[[], bool]) -> Any:
         with self._lock:
-            process = self._pool.take(lambda: not self._closed)
-            if process is None:
-                raise NotSaved("the job has ended")
-            try:
-                answer = self._answer(process, {**request, "job": self._job})
-            finally:
-                self._pool.give_back(process)
-        if not answer:
-            raise NotSaved("the process that brings states to the store has ended")
-        said = json.loads(answer)
+            process = self._pool.take(needed)
+            said = self._heard(process, {**request, "job": self._job}, needed) if process is not None else None
+        if said is None:
+            raise NotSaved("the job has ended" if self._closed else "it was called off")
         if "refused" in said:
             raise Unusable(said["refused"])
         if "error" in said:
             raise NotSaved(said["error"])
         return said["done"]
 
-    def _answer(self, process: subprocess.Popen[str], request: Mapping[str, Any]) -> str:
-        """Its word; nothing if it has ended."""
+    def _heard(
+        self, process: subprocess.Popen[str], request: Mapping[str, Any], needed: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """What it says, None if nobody needs it any more. One that was not heard out would answer the next too."""
+        fit = False
+        try:
+            with self._guard:
+                fit = not needed()  # then nothing was asked of it
+                self._busy = process
+            if fit:
+                return None
+            said = self._answer(process, request)
+            fit = said is not None
+        finally:
+            with self._guard:
+                fit = fit and self._busy is process
+                self._busy = None
+            if not fit:
+                _end(process)
+            self._pool.give_back(process if fit else None)
+            if self._closed:
+                self._leave()
+        return said if said is not None else {"error": "the process that brings states to the store has ended"}
+
+    def _answer(self, process: subprocess.Popen[str], request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Its word, if that is a whole line of JSON."""
         assert process.stdin is not None
         assert process.stdout is not None
-        with self._guard:
-            self._busy = process
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
-            return process.stdout.readline()
+            line = process.stdout.readline()
+            said = json.loads(line) if line.endswith("\n") else None
         except (OSError, ValueError):
-            return ""
-        finally:
-            with self._guard:
-                self._busy = None
+            return None
+        return said if isinstance(said, dict) else None

@@ -58,8 +58,7 @@ def renaming(spark: SparkSession, log: str) -> Iterator[None]:
     is right.
     """
     with _starting:  # one query at a time: the setting is the session's
-        local = "://" not in log or log.startswith("file://")
-        if not local or spark.conf.get(WRITTEN_BY, None) is not None or not _there(spark, RENAMING):
+        if spark.conf.get(WRITTEN_BY, None) is not None or not _on_disk(spark, log) or not _there(spark, RENAMING):
             yield
             return
         spark.conf.set(WRITTEN_BY, RENAMING)
@@ -67,6 +66,17 @@ def renaming(spark: SparkSession, log: str) -> Iterator[None]:
             yield
         finally:
             spark.conf.unset(WRITTEN_BY)
+
+
+def _on_disk(spark: SparkSession, log: str) -> bool:
+    """Whether Hadoop has it on a local disk: where a path without a scheme is, ``fs.defaultFS`` says."""
+    context: Any = spark.sparkContext
+    session: Any = spark._jsparkSession
+    try:
+        path = context._jvm.org.apache.hadoop.fs.Path(log)
+        return bool(path.getFileSystem(session.sessionState().newHadoopConf()).getUri().getScheme() == "file")
+    except Exception:  # py4j wraps whatever Hadoop throws; Spark will say it better
+        return False
 
 
 def _there(spark: SparkSession, name: str) -> bool:

@@ -90,7 +90,10 @@ class SparkRunner:
 
     def cancel_save(self, epoch: int) -> None:
         """It is tried again under the same name, so only what is under way is called off."""
-        self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
+        if self._process is not None:
+            self._process.cancel()
+        else:
+            self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
 
     def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
         """Nodes that share one process are slow or well together."""

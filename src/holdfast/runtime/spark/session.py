@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,11 @@ plan of a megabyte (a query with a large literal) fills the heap within minutes.
 """
 
 REGIONS = "-XX:G1HeapRegionSize=32m"
-"""For the JVM's collector an object of half a region is huge, and each makes it look through the whole heap. By default
-regions are so small that every Arrow batch is one: that took a tenth of the CPU of a batch of a million rows.
+"""For a heap of 4 GB or more, as far as the settings given to ``spark_session`` say: a small one would have too few.
+
+For the JVM's collector an object of half a region is huge, and each makes it look through the whole heap. By default
+regions are so small that every Arrow batch is one: that took a tenth of the CPU of a batch of a million rows. What is
+gained was not measured.
 """
 
 NEVER = "100000000s"
@@ -77,30 +81,41 @@ def spark_session(
     check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-    chosen = {**SETTINGS, "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {REGIONS}"}
-    chosen["spark.executor.defaultJavaOptions"] = REGIONS
-    if master.startswith("local") or "127.0.0.1" in master or "localhost" in master:
+    if _here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-        chosen |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
-    cluster = _CLUSTER.fullmatch(master)
-    if cluster:
-        memory = int(cluster[3])
-        chosen["spark.executor.memory"] = f"{memory - memory // 4}m"
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**chosen, **(settings or {})}.items():
+    for key, value in chosen_settings(master, settings or {}).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     context: Any = session.sparkContext
     disk = context._jvm.java.net.URI.create("file:///")
     context._jvm.org.apache.hadoop.fs.FileSystem.get(disk, context._jsc.hadoopConfiguration()).setWriteChecksum(False)
-    if cluster:
+    if _CLUSTER.fullmatch(master):
         # Workers of a local cluster keep the folders of their executors in the installed package, and leave them there.
         left = Path(os.environ["SPARK_HOME"], "work", session.sparkContext.applicationId)
         atexit.register(shutil.rmtree, left, ignore_errors=True)
     return session
+
+
+def chosen_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """All that a session for this master is started with; what is ``given`` counts most."""
+    quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+    options = f"-Dlog4j2.configurationFile={quiet}"
+    if _large(given.get("spark.driver.memory", "")):
+        options += f" {REGIONS}"
+    chosen = {**SETTINGS, "spark.driver.extraJavaOptions": options}
+    if _here(master):
+        chosen |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    cluster = _CLUSTER.fullmatch(master)
+    if cluster:
+        memory = int(cluster[3])
+        chosen["spark.executor.memory"] = f"{memory - memory // 4}m"
+        if _large(given.get("spark.executor.memory", chosen["spark.executor.memory"])):
+            # On clusters this setting is the administrators', and what is set here would take the place of theirs.
+            chosen["spark.executor.defaultJavaOptions"] = REGIONS
+    return {**chosen, **given}
 
 
 def growing(master: str, nodes: int, most: int) -> dict[str, str]:
@@ -143,6 +158,16 @@ def nodes_of(master: str) -> int | None:
     """How many nodes a job has where nobody says: one by itself, as many as a local cluster; None: others know."""
     cluster = _CLUSTER.fullmatch(master)
     return 1 if is_local(master) else int(cluster[1]) if cluster else None
+
+
+def _large(heap: str) -> bool:
+    """Whether a heap, as Spark writes it, has 4 GB or more."""
+    said = re.fullmatch(r"(\d+)([mgt])b?", heap.strip().lower())
+    return said is not None and int(said[1]) * {"m": 1, "g": 1024, "t": 1024 * 1024}[said[2]] >= 4096
+
+
+def _here(master: str) -> bool:
+    return master.startswith("local") or "127.0.0.1" in master or "localhost" in master
 
 
 def is_local(master: str) -> bool:
