@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ class Outcome:
     age: int | None = None
     copies: int | None = None
     same: bool | None = None
+    lost: list[str] = field(default_factory=list)
+    """Who, in the words of the history: more than two, where somebody else was given up."""
 
 
 def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: dict[str, pa.Table]) -> Outcome:
@@ -90,16 +92,20 @@ def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: d
     exact = next((e for e in epochs if not e["absent"] and not e["tentative"]), None)
     until = epochs.index(exact) + 1 if exact is not None else len(epochs)
     saved = [e["epoch"] for e in earlier if e["kind"] == "checkpoint"]
+    # Who dies together may be noticed apart: what was said last before the answer is of all of them.
+    losses = [e for e in later if e["kind"] == "nodes lost"]
+    before = [e for e in losses if said is None or e["time"] <= said["time"]]
     return Outcome(
         None if said is None else said["time"] - killed,
         None if said is None else said["fidelity"],
         min((e["fidelity"] for e in epochs[:until]), default=None),
         None if said is None else _right(name, said, later, tables),
         None if exact is None else exact["time"] - killed,
-        events[place].get("promised"),
+        before[-1].get("promised"),
         events[place]["time"] - killed,
         None if not saved else events[place]["epoch"] - 1 - saved[-1],
         next((e["replicas"] for e in reversed(earlier) if e["kind"] == "epoch"), None),
+        lost=[f"{', '.join(e['nodes'])}: {e['cause']}" for e in losses],
     )
 
 

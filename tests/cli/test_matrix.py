@@ -56,7 +56,8 @@ def test_what_came_of_a_failure_is_read_from_its_history(matrix: Any) -> None:
     events = [
         {"kind": "checkpoint", "time": 1.0, "epoch": 3},
         {**epoch, "time": 2.0, "epoch": 5},
-        {"kind": "nodes lost", "time": 3.2, "epoch": 6, "promised": 0.8},
+        {"kind": "nodes lost", "time": 3.2, "epoch": 6, "promised": 1.0, "nodes": ["node-1"], "cause": "executor lost"},
+        {"kind": "nodes lost", "time": 3.3, "epoch": 6, "promised": 0.8, "nodes": ["node-2"], "cause": "executor lost"},
         {**said, "time": 3.5, "epochs": [6], "fidelity": 0.75},
         {**epoch, "time": 3.6, "epoch": 6, "tentative": 1, "fidelity": 0.75},
         {**epoch, "time": 5.0, "epoch": 7},

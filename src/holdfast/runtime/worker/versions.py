@@ -66,8 +66,9 @@ class Versions:
         return state
 
     def begin(self, branch: str, task: Task, state: TaskState, run: int) -> None:
-        """A branch begins, or begins anew, with this version. What a later run has made there stays: this one was called
-        off meanwhile, and its process woke up late.
+        """A branch begins, or begins anew, with this version.
+
+        What a later run has made there stays: this one was called off meanwhile, and its process woke up late.
         """
         local = self._local(branch)
         local.forget(str(task), run)
