@@ -27,8 +27,9 @@ WORTH_NOTING = 64
 """So many replaced rows must have been passed over before it is remembered where the others are."""
 Passed = dict[tuple[SortedRun, str], dict[int, tuple[Positions, int]]]
 """Of a version, for the orders of its runs: from where up to where they were gone through, and where in between rows
-were still there. Who asks for less takes the part up to there; who asks for more goes on from the end. What was replaced
-is so in all versions made from this one, and may be there in others: so those get a copy, and nothing is handed back.
+were still there. A question that goes less far uses the part up to there, one that goes further begins at the end.
+What was replaced is so in all versions made from this one, but may be there in others: those get a copy of this, and
+nothing is handed back.
 """
 
 
