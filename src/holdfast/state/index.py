@@ -28,8 +28,8 @@ WORTH_NOTING = 64
 Passed = dict[tuple[SortedRun, str], dict[int, tuple[Positions, int]]]
 """Of a version, for the orders of its runs: from where up to where they were gone through, and where in between rows
 were still there. A question that goes less far uses the part up to there, one that goes further begins at the end.
-What was replaced is so in all versions made from this one, but may be there in others: those get a copy of this, and
-nothing is handed back.
+What was replaced is so in all versions made from this one, which get a copy; it may be there in others, so nothing is
+handed back.
 """
 
 
