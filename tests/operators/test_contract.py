@@ -68,6 +68,16 @@ def test_counters_add_up() -> None:
     assert view.counters == {"late": 5}
 
 
+def test_a_trial_says_that_an_epoch_is_tentative() -> None:
+    def told(batch: pa.Table, view: State) -> pa.Table:
+        return batch.append_column("careful", pa.array([view.tentative] * len(batch), pa.bool_()))
+
+    operator = FunctionOperator(told, SCHEMA)
+    trial = op.Trial(op.Pipeline(op.source("s"), op.step("o", operator, op.stream("s", key="k"), parallelism=2)))
+    epochs = [trial.epoch(rows(a=1, b=2)), trial.epoch(rows(a=1, b=2), tentative=True), trial.epoch(rows(a=1, b=2))]
+    assert [epoch.output["careful"].to_pylist() for epoch in epochs] == [[False] * 2, [True] * 2, [False] * 2]
+
+
 def test_a_function_is_an_operator_with_or_without_state() -> None:
     def running(batch: pa.Table, view: State) -> pa.Table:
         old = view.lookup(batch.select(["k"]))["n"].fill_null(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from holdfast.state import Change, KeyRange, StateSchema, StateTable, merge
+from holdfast.state import Change, KeyRange, Spill, StateSchema, StateTable, merge
 from holdfast.state import index as index_module
 from holdfast.state import table as table_module
 from holdfast.state.index import ByRank, ByTime
@@ -25,6 +27,16 @@ ROWS = st.dictionaries(
 CHANGES = st.lists(st.tuples(ROWS, ROWS, st.integers(0, 3)), max_size=12)
 """Upserts, deletes, and to which of the versions before they are applied: the last, or one that is forked."""
 LATE = 2**40
+GROUPS = [*CITIES, "a", "b"]
+"""Of these the first ones are in most states, the others in few or none."""
+FEW = st.dictionaries(
+    st.tuples(st.sampled_from(GROUPS), st.integers(0, 12)), st.one_of(st.none(), st.integers(0, 9)), max_size=4
+)
+ASKED = st.tuples(
+    st.integers(0, 4), st.integers(-1, 10), st.lists(st.sampled_from(GROUPS), unique=True), st.integers(1, 4)
+)
+"""How many versions back, up to which time, which groups, and how many of each."""
+STEPS = st.lists(st.tuples(FEW, FEW, st.integers(0, 3), st.lists(ASKED, max_size=5)), max_size=10)
 
 
 def times(rows: pa.Table) -> NDArray[np.int64]:
@@ -86,6 +98,80 @@ def check(table: StateTable, upto: int, count: int) -> None:
             found, all_of_it = ranked(table.best(by, asked, some), by, some), ranked(rows, by, some)
             for group in [(city,) for city in CITIES[1:]] if groups else [()]:
                 assert found.get(group) == all_of_it.get(group)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(factor=st.integers(1, 9), steps=STEPS, spilled=st.booleans(), noting=st.sampled_from([1, 3]))
+def test_every_version_answers_for_itself_whatever_was_asked_of_others(
+    factor: int, steps: list[Any], spilled: bool, noting: int
+) -> None:
+    """Versions are kept, forked and asked in any order, each time for other times and groups."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr(table_module, "FOLD_ROWS", 2)
+        patch.setattr(table_module, "FOLD_RATIO", 1)
+        patch.setattr(index_module, "WORTH_NOTING", noting)
+        first = StateTable.empty(SCHEMA).with_spill(Spill(Path(folder), 400) if spilled else None)
+        rows = {(city, key): key * factor % 10 for city in CITIES for key in range(13)}
+        versions = [first.apply(changed(rows, {}), 0)]
+        for upserts, deletes, back, questions in steps:
+            table = versions[max(len(versions) - 1 - back, 0)]
+            versions.append(table.at(table.epoch + 1))
+            versions.append(table.apply(changed(upserts, deletes), table.epoch + 1))
+            for behind, time, groups, count in questions:
+                asked = versions[max(len(versions) - 1 - behind, 0)]
+                everything = asked.to_table()
+                due = everything.filter(pa.array(times(everything) <= time))
+                assert asked.upto(BY_TIME, time).equals(due)
+                assert_ranked(asked, everything, groups, count)
+
+
+def assert_ranked(table: StateTable, everything: pa.Table, groups: list[Any], count: int) -> None:
+    for columns, by in RANKS.items():
+        found = table.best(by, pa.table({"city": pa.array(groups, pa.string())}).select(list(columns)), count)
+        assert found.group_by(["city", "key"]).aggregate([]).num_rows == found.num_rows
+        best, expected = ranked(found, by, count), ranked(everything, by, count)
+        for group in [(city,) for city in groups] if columns else [()]:
+            assert best.get(group) == expected.get(group)
+
+
+def test_a_group_without_rows_takes_none_of_the_next_one() -> None:
+    """What was passed over of a group is remembered by where it begins: where one without rows begins and ends."""
+    hot = {("hot", number): number for number in range(5000)}
+    table = StateTable.empty(SCHEMA).apply(changed(hot, {}), 0)
+    table = table.apply(changed({("hot", number): -1 for number in range(4900, 5000)}, {}), 1)
+    by = RANKS[("city",)]
+    for groups in (["hot"], ["hot", *"abcdefgh"], list("abcdefgh")):
+        found = ranked(table.best(by, pa.table({"city": groups}), 3), by, 3)
+        assert {group: [row["n"] for row in rows] for group, rows in found.items()} == (
+            {("hot",): [4899, 4898, 4897]} if "hot" in groups else {}
+        )
+
+
+def test_an_earlier_time_is_answered_after_a_later_one() -> None:
+    """As where a fork that is ahead asks of a version that the exact copy asks too."""
+    table = StateTable.empty(SCHEMA).apply(changed({("x", number): number for number in range(5000)}, {}), 1)
+    table = table.apply(changed({}, {("x", number): 0 for number in range(100)}), 1)
+    later = table.at(2)
+    for asked, time in ((later, 900), (table, 200), (later, 900), (table, 50), (table, 1200), (later, 600)):
+        found = asked.upto(BY_TIME, time)
+        assert sorted(found["n"].to_pylist()) == list(range(100, time + 1))
+
+
+def test_what_one_fork_replaced_is_still_there_in_the_other_and_before() -> None:
+    def deleted(table: StateTable, start: int) -> StateTable:
+        return table.apply(changed({}, {("x", number): 0 for number in range(start, start + 100)}), table.epoch + 1)
+
+    def due(table: StateTable) -> list[int]:
+        return sorted(table.upto(BY_TIME, 999)["n"].to_pylist())
+
+    before = StateTable.empty(SCHEMA).apply(changed({("x", number): number for number in range(5000)}, {}), 1)
+    before = deleted(before, 0)
+    assert due(before) == list(range(100, 1000))
+    one, other = deleted(before, 100), deleted(before, 300)
+    for _ in range(2):
+        assert due(one) == list(range(200, 1000))
+        assert due(other) == [*range(100, 300), *range(400, 1000)]
+        assert due(before) == list(range(100, 1000))
 
 
 @pytest.mark.parametrize("ask", ["time", "rank"])

@@ -55,10 +55,13 @@ class Trial:
         self._watermarks: dict[Task, dict[str, int | None]] = {}
         self._stamps: dict[Task, int | None] = {}
 
-    def epoch(self, batches: Batches, ends: bool = False) -> Epoch:
-        """One epoch over a batch for each source (or for the only one). ``ends``: no row will ever follow."""
+    def epoch(self, batches: Batches, ends: bool = False, tentative: bool = False) -> Epoch:
+        """One epoch over a batch for each source (or for the only one). ``ends``: no row will ever follow.
+
+        ``tentative``: operators are told that rows are missing, here or in their state. Nothing is left out for it.
+        """
         counters: dict[str, dict[str, int]] = {}
-        outputs = self.advance(self._given(batches), ends, {}, counters)
+        outputs = self.advance(self._given(batches), ends, {}, counters, tentative)
         wanted = [query.sink for query in self.pipeline.topology.queries]
         answers = {
             name: together([outputs[task] for task in self.pipeline.topology.tasks if task.operator == name])
@@ -72,6 +75,7 @@ class Trial:
         ends: bool,
         known: Mapping[Task, tuple[pa.Table, int | None]],
         counters: dict[str, dict[str, int]],
+        tentative: bool = False,
     ) -> dict[Task, pa.Table]:
         """The output of every task. Tasks whose output and watermark are ``known`` already do not run again."""
         self.number += 1
@@ -85,7 +89,7 @@ class Trial:
                     continue
                 inputs = self._inputs(task, step, given, outputs)
                 before, now = self._advance(task, step, inputs, ends)
-                state = State(self.states[task].tables, task, self.number, now, before)
+                state = State(self.states[task].tables, task, self.number, now, before, tentative)
                 answer = step.operator.process_inputs(inputs, state)
                 outputs[task] = answer if answer is not None else pa.table({})
                 changes = {name: view.change for name, view in state.views.items()}

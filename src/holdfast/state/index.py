@@ -26,8 +26,11 @@ HASH = "group.hash"
 WORTH_NOTING = 64
 """So many replaced rows must have been passed over before it is remembered where the others are."""
 Passed = dict[tuple[SortedRun, str], dict[int, tuple[Positions, int]]]
-"""Of a version, for the orders of its runs: from where up to where they were gone through, and the rows in between that
-were still there. What was replaced is so in all later versions; so nothing is passed over twice."""
+"""Of a version, for the orders of its runs: from where up to where they were gone through, and where in between rows
+were still there. A question that goes less far uses the part up to there, one that goes further begins at the end.
+What was replaced is so in all versions made from this one, which get a copy; it may be there in others, so nothing is
+handed back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +124,31 @@ def _walked(
     noted = table.passed.setdefault((run, name), {})
     wanted = np.iinfo(np.int64).max if count is None else count
 
-    def take(places: Positions, owner: Positions) -> None:
-        there = _unreplaced(table, number, places)
+    def take(ranks: Positions, owner: Positions) -> None:
+        there = _unreplaced(table, number, order[ranks])
         have[:] += np.bincount(owner[there], minlength=len(first))
-        taken.append(places[there])
+        taken.append(ranks[there])
         owners.append(owner[there])
 
     for span, begins in enumerate(first.tolist()) if noted else ():
         if begins in noted:
-            there, at[span] = noted[begins]
+            # The note may go further than this span: up to a later time, or over the next group if this has no rows.
+            there, end = noted[begins]
+            there, at[span] = there[: np.searchsorted(there, last[span])], min(end, last[span])
             take(there, np.full(len(there), span))
     block = int((last - at).max(initial=0)) if count is None else count
     while len(more := np.flatnonzero((at < last) & (have < wanted))):
         sizes = np.minimum(last[more] - at[more], block)
         inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        take(order[np.repeat(at[more], sizes) + inside], np.repeat(more, sizes))
+        take(np.repeat(at[more], sizes) + inside, np.repeat(more, sizes))
         at[more] += sizes
         block *= 2
-    places, owner = np.concatenate(taken), np.concatenate(owners)
+    ranks, owner = np.concatenate(taken), np.concatenate(owners)
     for span in np.flatnonzero(at - first - have >= WORTH_NOTING).tolist():
-        noted[int(first[span])] = places[owner == span], int(at[span])
-    return np.sort(places)
+        there, end = noted.get(int(first[span]), (ranks[:0], 0))
+        there = np.concatenate([ranks[owner == span], there[np.searchsorted(there, at[span]) :]])
+        noted[int(first[span])] = there, max(end, int(at[span]))
+    return np.sort(order[ranks])
 
 
 def _unreplaced(table: StateTable, number: int, places: Positions) -> NDArray[np.bool_]:

@@ -40,7 +40,10 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Keep at most ``limit`` bytes of a table in memory; the rest goes to files under ``directory``."""
+    """Keep at most ``limit`` bytes of a table's rows and hashes in memory; others go to files under ``directory``.
+
+    Orders by time and rank stay in memory, 16 bytes a row each, and are not counted.
+    """
 
     directory: Path
     limit: int
@@ -85,7 +88,10 @@ class StateTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of rows and hashes, in memory and spilled, of all runs (shared ones counted in each version)."""
+        """Bytes of rows and hashes, in memory and spilled, of all runs (shared ones counted in each version).
+
+        Orders by time and rank are not in it: what is stored depends on it, and so must follow from the rows alone.
+        """
         return sum(run.nbytes for run in self.runs)
 
     @property
