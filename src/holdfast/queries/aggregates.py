@@ -66,19 +66,28 @@ class Groups(Stateful):
         self.keys = [self._key(number, each) for number, each in enumerate(keys)]
         functions = Functions(plans, self.arrow, self.columns)
         self.functions = [functions.of(number, each) for number, each in enumerate(computed)]
-        self._slides: Slides | None = None
-        # Which row of a window came first nobody can tell once they are grouped by another one.
-        sliding = newest(plans, self.child, keys, computed) if all(each.unordered for each in self.functions) else None
-        if sliding is not None:
-            self.child = sliding.plan
-            start, end = self.keys[sliding.key].columns
-            self._slides = Slides(start, end, sliding.times, sliding.step)
+        self._slides = self._sliding(keys, computed)
         self.alone = not self.keys
         if not self.columns:  # count(*) of everything reads no column, and a stream needs one
             self.columns.append(plans.alias(plans.new("Literal", True, plans.java_type("boolean")), "a"))
         self.meaning = {str(each.name()): str(each.child().sql()) for each in self.columns} | self.meaning
         self.closes = next((key.time for key in self.keys if key.time is not None), None)
         self._answer(parts._3())
+
+    def _sliding(self, keys: list[Any], computed: list[Any]) -> Slides | None:
+        """Lets rows come with the newest of their windows; None, and nothing is changed, where they must have all.
+
+        Which row of a window came first nobody can tell once they are grouped by another one; and the operator of
+        sessions takes rows with all their windows.
+        """
+        if self.session is not None or not all(each.unordered for each in self.functions):
+            return None
+        found = newest(self.plans, self.child, keys, computed)
+        if found is None or len(columns := self.keys[found.key].columns) != 2:
+            return None
+        self.child = found.plan
+        start, end = columns
+        return Slides(start, end, found.times, found.step)
 
     def _answer(self, results: Any) -> None:
         plans = self.plans

@@ -38,11 +38,15 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """From the answers of the lower node, whose columns ``reads`` it needs, to columns under the names ``wanted``."""
+    """From the answers of the lower node, whose columns ``reads`` it needs, to columns under the names ``wanted``.
+
+    ``version``: another one for another computation; the same in every process, whatever the ids in Spark's plan were.
+    """
 
     reads: tuple[str, ...]
     steps: tuple[Keep | Multiply, ...]
     wanted: tuple[tuple[str, Expression], ...]
+    version: str
 
     def apply(self, table: pa.Table) -> pa.Table:
         """As Spark would; HoldfastError where it would raise an ANSI error."""
@@ -58,20 +62,6 @@ class Between:
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([(name, each.type) for name, each in self.wanted])
-
-    @property
-    def version(self) -> str:
-        """Another one for another computation; the same in every process, whatever the ids in Spark's plan were."""
-        known: dict[int, str] = {}
-        words: list[str] = []
-        for step in self.steps:
-            if isinstance(step, Keep):
-                words += ["keep", digest_of(step.condition, known)]
-            else:
-                words += [f"multiply {step.times}"]
-                words += [f"{name} {digest_of(each, known)}" for name, made in step.columns for each in made]
-        words += [f"{name} {digest_of(each, known)}" for name, each in self.wanted]
-        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def between(
@@ -100,7 +90,7 @@ def between(
         else:
             raise not_covered(kind(node), str(node.simpleString(80)))
     columns = [(name, compiler.whole(compiler.compiled(each, environment))) for name, each in wanted]
-    return Between(_reads(steps, columns), tuple(steps), tuple(columns))
+    return Between(_reads(steps, columns), tuple(steps), tuple(columns), _version(steps, columns))
 
 
 def _expanded(compiler: Compiler, node: Any, environment: Scope, steps: list[Keep | Multiply]) -> Scope:
@@ -142,6 +132,19 @@ def _reads(steps: list[Keep | Multiply], columns: list[tuple[str, Expression]]) 
             added |= {name for name, _ in step.columns}
             used += [each for _, versions in step.columns for each in versions]
     return tuple(sorted(columns_of(used) - added))
+
+
+def _version(steps: list[Keep | Multiply], columns: list[tuple[str, Expression]]) -> str:
+    known: dict[int, str] = {}
+    words: list[str] = []
+    for step in steps:
+        if isinstance(step, Keep):
+            words += ["keep", digest_of(step.condition, known)]
+        else:
+            words += [f"multiply {step.times}"]
+            words += [f"{name} {digest_of(each, known)}" for name, made in step.columns for each in made]
+    words += [f"{name} {digest_of(each, known)}" for name, each in columns]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def _id(named: Any) -> int:

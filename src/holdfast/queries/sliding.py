@@ -28,7 +28,10 @@ class Newest:
 
 
 def newest(plans: Plans, child: Any, keys: Sequence[Any], functions: Sequence[Any]) -> Newest | None:
-    """None where rows must come with all their windows: something looks at these beside the one key that they are."""
+    """None where rows must come with all their windows: something looks at these beside the one key that they are.
+
+    So does what is drawn anew for each of them.
+    """
     passed, plan = [], child
     while kind(plan) in ("Project", "Filter"):
         passed.append(plan)
@@ -40,10 +43,14 @@ def newest(plans: Plans, child: Any, keys: Sequence[Any], functions: Sequence[An
     known = {_id(items(plan.output())[place])}
     for node in reversed(passed):
         for each in items(node.projectList()) if kind(node) == "Project" else [node.condition()]:
+            if not each.deterministic():
+                return None
             if _looks(each, known):
                 if kind(node) == "Filter" or kind(unaliased(each)) != "AttributeReference":
                     return None
                 known.add(_id(each))
+    if not all(each.deterministic() for each in (*keys, *functions)):
+        return None
     by = [number for number, each in enumerate(keys) if _looks(each, known)]
     if len(by) != 1 or kind(keys[by[0]]) != "AttributeReference" or any(_looks(each, known) for each in functions):
         return None

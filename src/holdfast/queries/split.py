@@ -7,6 +7,7 @@ batch of answers, under the very expression ids that the user's expressions refe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -105,7 +106,11 @@ class Split:
         passed, plan = self._cut(upper.child, BETWEEN)
         lower = COVERED[kind(plan)](self._plans, plan)
         self.nodes.insert(0, lower)
-        self.between.insert(0, made_of(lower, passed, upper))
+        made = made_of(lower, passed, upper)
+        if upper.written is not upper.child:  # what is kept is the same
+            passed, _ = self._cut(upper.written, BETWEEN)
+            made = replace(made, version=made_of(lower, passed, upper).version)
+        self.between.insert(0, made)
 
     def _cut(self, plan: Any, passed: set[str]) -> tuple[list[Any], Any]:
         over = []

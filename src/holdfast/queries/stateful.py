@@ -83,6 +83,7 @@ class Stateful(ABC):
     """What all such nodes have.
 
     ``columns``: named expressions over ``child``, which is everything below; ``meaning``: what is behind each.
+    ``written``: everything below as the query has it, where ``child`` is something faster that comes to the same.
     ``values``: its answers, under the ids that the plan above refers to; ``filters`` and then ``projections`` stand
     between these and the node's own output. ``closes``: the column by whose time state is let go of. ``alone``: it
     cannot be cut by key. ``trails``: its answers may be so many microseconds older than the watermark.
@@ -94,7 +95,7 @@ class Stateful(ABC):
     trails: int = 0
 
     def __init__(self, plans: Plans, child: Any) -> None:
-        self.plans, self.child = plans, child
+        self.plans, self.child, self.written = plans, child, child
         self.columns: list[Any] = []
         self.meaning: dict[str, str] = {}
         self.values: list[Value] = []

@@ -225,6 +225,9 @@ SESSIONS = {
     ).agg(F.count("*").alias("steps"), F.min("ts").alias("first")).selectExpr(
         "k", "steps", "unix_timestamp(session_window.end) - unix_timestamp(first) as seconds"
     ),
+    "sessions, cut by sliding windows": lambda s: s.e.select(
+        "ts", "n", F.window("ts", "20 minutes", "5 minutes").alias("w")
+    ).groupBy("w", F.session_window("ts", "3 minutes")).agg(F.count("*"), F.sum("n")),
 }  # fmt: skip
 
 IN_A_ROW = {
@@ -233,6 +236,11 @@ IN_A_ROW = {
     ).where("c > 1").groupBy(F.window(F.window_time("window"), "15 minutes", "5 minutes")).agg(
         F.sum("c"), F.max("m"), F.count(F.when(F.col("k") == "ann", 1))
     ),
+    "windows of windows, sliding": lambda s: s.timed.groupBy(F.window("ts", "5 minutes"), "k").agg(
+        F.count("*").alias("c"), F.sum("cents").alias("paid")
+    ).where("c > 1").groupBy(F.window(F.window_time("window"), "15 minutes", "5 minutes"), "k").agg(
+        F.sum("c"), F.sum("paid"), F.count("*")
+    ).select("window.start", "k", "count(1)", "sum(c)", "sum(paid)"),
     "the busiest of each hour": lambda s: s.timed.groupBy(F.window("ts", "5 minutes"), "k").count().groupBy(
         F.window("window", "1 hour")
     ).agg(F.max(F.struct("count", "k")).alias("top")).select("window.start", "top.k", "top.count"),
@@ -311,7 +319,7 @@ OTHERS = {
     "duplicates, then windows": ALL, "duplicates within the watermark, then windows": ALL, "distinct in sql": GROUPS,
     "inner, then windows": ROWS, "windows joined, then counted": ROWS, "inner, then duplicates": ROWS,
     **dict.fromkeys(("left", "right", "full", "windows, left", "windows, right", "windows, full"), APPEND),
-    "left, conditions on one side and on both": APPEND,
+    "left, conditions on one side and on both": APPEND, "sessions, cut by sliding windows": ("complete",),
 }  # fmt: skip
 """Modes that are not those of its kind."""
 KINDS = (
@@ -321,7 +329,7 @@ KINDS = (
 NAMED = {name: Named(make, OTHERS.get(name, modes)) for kind, modes in KINDS for name, make in kind.items()}
 KILLED = {
     "functions": "update", "no keys": "complete", "lists and sets": "update", "tumbling": "append",
-    "sliding, window alone": "update", "sessions": "append", "windows of windows": "append",
+    "sliding, window alone": "update", "sessions": "append", "windows of windows, sliding": "append",
     "duplicates within the watermark": "append", "left": "append", "inner, then windows": "append",
 }  # fmt: skip
 """With these nodes die in the middle, in this mode."""
