@@ -17,7 +17,7 @@ from holdfast.runtime.messages import AnswerLate, RunBroken
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
-SILENT, PATIENCE = 2.5, 5.0
+PATIENCE = 5.0
 """Seconds after which who says nothing is given up, counted from when it was first found out, if what an epoch has is
 not more; and who is only slow, from when others had answered in its place, if half of what an epoch has is not more."""
 MUTE, TIMES = 3, 2
@@ -83,7 +83,7 @@ class GivingUp:
             self.proven = late.seconds
 
     def _stuck(self, late: AnswerLate) -> set[str]:
-        patience = max(SILENT, late.within)
+        patience = max(PATIENCE, late.within)
         stuck = {name for name in late.mute if late.seconds - self.since[name] >= patience}
         if late.mute:
             (worst, times), *rest = self.mute.most_common(2)

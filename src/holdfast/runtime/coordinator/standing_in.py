@@ -64,6 +64,8 @@ class StandingIn:
         stopgap, exact = parts.runs.of("stopgap"), parts.runs.of("epoch")
         if self.freed == late.epoch or stopgap is None or exact is None:
             return
+        if 2 * len(late.mute) > len(parts.members.nodes):
+            return  # where most say nothing all are short of cores, and to begin anew would take more of them
         if stopgap.last == late.epoch and stopgap.avoid & late.mute:
             self.freed = late.epoch
             yield parts.runs.call_off(exact)
