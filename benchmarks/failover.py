@@ -191,7 +191,7 @@ def main() -> None:
             parser.error(f"{option} must be at least 1, got {value}")
     if asked.matrix:
         from holdfast.workloads import WORKLOADS
-        from matrix import all_cases, all_pairs, run
+        from matrix import all_cases, all_pairs, recorded, run
 
         if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
             parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
@@ -200,6 +200,12 @@ def main() -> None:
         pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
         replicas = ["none"] if asked.no_replicas else ["none", "25 %"]
         cases = all_cases(asked.workload or list(WORKLOADS), pairs, asked.seeds, asked.rate, replicas)
+        if asked.json is not None and not asked.json.absolute().parent.is_dir():
+            parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}; make it first")
+        try:
+            recorded(asked.json, cases)
+        except (ValueError, KeyError, TypeError):
+            parser.error(f"--json {asked.json}: a line of it is no run of a matrix; name another file")
         run(cases, (asked.cluster or ["standalone"])[0], asked.json, asked.keep)
         return
     if asked.one:

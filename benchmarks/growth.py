@@ -141,6 +141,8 @@ def main() -> None:
     parser.add_argument("--driver", action="store_true", help="seconds of driver work as jobs grow, without Spark")
     parser.add_argument("--keys", action="store_true", help="an epoch of each operator as its state grows")
     given = parser.parse_args()
+    if given.keys and given.driver:
+        parser.error("--driver and --keys are two measurements: give one of them")
     if given.keys:
         key_growth.main()
         return

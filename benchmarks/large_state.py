@@ -178,9 +178,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="add the lines to this file too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    for name in ("keys", "rows", "batches", "memory_limit"):
+    for name in ("keys", "rows", "batches", "memory_limit", "limit"):
         if (value := getattr(asked, name)) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value:g}")
     if asked.one:
         one(asked.one, asked.keys, asked.rows, asked.batches, asked.memory_limit)
         return

@@ -215,7 +215,7 @@ def run(cases: Sequence[Case], where: str, lines: Path | None = None, keep: Path
     executors at once, which take CPU from the survivors. ``lines``: a JSON line for each run as it ends; those that it
     has are not run again. ``keep``: stores stay there.
     """
-    found = _read(lines, cases)
+    found = recorded(lines, cases)
     left = [case for case in cases if case.key not in found]
     scratch = tempfile.TemporaryDirectory(prefix="holdfast-matrix-", ignore_cleanup_errors=True)
     with scratch as name:
@@ -259,21 +259,23 @@ def _run(
     spark.stop()
 
 
-def _read(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, Any]]:
+def recorded(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, Any]]:
     """Runs of earlier times; a last line that broke off does not count."""
     wanted = {case.key: case for case in cases}
     found: dict[Any, dict[str, Any]] = {}
     if lines is None or not lines.exists():
         return found
     whole, _, broken = lines.read_text(encoding="utf-8").rpartition("\n")
-    if broken:
-        os.truncate(lines, len(whole.encode()) + 1 if whole else 0)
     for text in whole.splitlines():
         body = json.loads(text)
         case = Case(**{name: body[name] for name in ("workload", "pair", "replicas", "seed", "rate")})
         if case.key in wanted and case.rate != wanted[case.key].rate:
             raise SystemExit(f"--json {lines}: has runs with --rate {case.rate}, asked for is {wanted[case.key].rate}")
         found[case.key] = body
+    if not '{"workload": '.startswith(broken[:13]):
+        raise ValueError(f"{lines} is none of ours")
+    if broken:
+        os.truncate(lines, len(whole.encode()) + 1 if whole else 0)
     return found
 
 

@@ -21,6 +21,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("failover.py --matrix --seeds 0", "--seeds must be at least 1, got 0"),
         ("failover.py --matrix --rate 0", "--rate must be at least 1, got 0"),
         ("failover.py --repeat 0", "--repeat must be at least 1, got 0"),
+        ("failover.py --matrix --json nowhere/runs", "--json nowhere/runs: there is no folder nowhere; make it first"),
+        (
+            "failover.py --matrix --json LICENSE",
+            "--json LICENSE: a line of it is no run of a matrix; name another file",
+        ),
+        ("large_state.py --limit -1", "--limit must be at least 1, got -1"),
+        ("growth.py --driver --keys", "--driver and --keys are two measurements: give one of them"),
         ("before.py nosuch", "no commit 'nosuch' in "),
         ("hosts.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("hosts.py --answer-within soon", "--answer-within 'soon': a time is needed, such as 500ms, 2s"),

@@ -28,7 +28,7 @@ def test_a_matrix_that_was_broken_off_goes_on_where_it_was(matrix: Any, tmp_path
     lines = tmp_path / "runs.jsonl"
     done = [json.dumps(told(matrix, case)) + "\n" for case in cases[:3]]
     lines.write_text("".join(done) + done[0][:40])
-    found = matrix._read(lines, cases)
+    found = matrix.recorded(lines, cases)
     assert [case.key for case in cases if case.key not in found] == [case.key for case in cases[3:]]
     assert lines.read_text() == "".join(done), "a line that broke off is gone"
     assert [case.seed for case in cases] == sorted(case.seed for case in cases), "some of everything comes first"
@@ -37,7 +37,11 @@ def test_a_matrix_that_was_broken_off_goes_on_where_it_was(matrix: Any, tmp_path
         ("top-k", "none"), ("linear-road", "none"), ("linear-road", "25 %"),
     ], "a quarter of three tasks buys none"  # fmt: skip
     with pytest.raises(SystemExit, match="has runs with --rate 5000, asked for is 100"):
-        matrix._read(lines, matrix.all_cases(["top-k"], [(0, 1)], 1, 100, ["none"]))
+        matrix.recorded(lines, matrix.all_cases(["top-k"], [(0, 1)], 1, 100, ["none"]))
+    lines.write_text("somebody's own")
+    with pytest.raises(ValueError, match="none of ours"):
+        matrix.recorded(lines, cases)
+    assert lines.read_text() == "somebody's own"
 
 
 def test_an_epoch_without_any_answer_and_rows_that_differ_are_marked(matrix: Any) -> None:
