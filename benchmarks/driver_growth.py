@@ -148,7 +148,11 @@ class Answers:
                 for work in slot.works:
                     outputs = {}
                     if work.lane == "exact" and work.task.operator in self._context.outputs:
-                        outputs = {epoch: self._staged(plan.run, epoch, str(work.task)) for epoch in work.epochs}
+                        outputs = {
+                            epoch: self._staged(plan.run, epoch, str(work.task))
+                            for epoch in work.epochs
+                            if work.says(epoch)
+                        }
                     report = Report(
                         work.task, work.lane, work.node, "committed", work.last, 100, 10, 0.001, outputs=outputs
                     )

@@ -17,7 +17,7 @@ Words = list[Instruction | Fact]
 
 def found(topology: Topology, checkpoint: int = -1, head: int = -1, **settings: Any) -> Parts:
     """The parts of a coordinator that has heard nothing yet."""
-    return Parts.found(topology, Settings(**settings), checkpoint, head, Shape(), Shape(), {}, None)
+    return Parts.found(topology, Settings(**settings), checkpoint, head, Shape(), Shape(), {}, {}, None)
 
 
 def heard(part: Part, told: Told, parts: Parts) -> Words:

@@ -269,7 +269,7 @@ def keeps_whatever_has_the_name(patch: Patch) -> None:
             return None
 
     patch.setattr(output, "_there", there)
-    patch.setattr(output, "damaged", lambda files, kind, concerned: {})
+    patch.setattr(output, "checked", lambda files, kind, concerned: ({}, []))
 
 
 def gives_what_came_after_a_damaged_output_first(patch: Patch) -> None:

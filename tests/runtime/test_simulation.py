@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +27,7 @@ from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
 from holdfast.runtime.simulation.simulation import STORE, JobRefused, Simulation, Unfinished
 from holdfast.state import output
+from holdfast.state.files import Files
 from holdfast.topology import Operator, Stream, Topology
 
 SCRIPTS = {
@@ -126,6 +129,26 @@ def test_a_replica_saves_the_tentative_phase() -> None:
     epochs = [event for event in simulation.history if event["kind"] == "epoch"]
     assert "promoted" in kinds(simulation) and all(event["fidelity"] == 1.0 for event in epochs)
     assert max(answered - arrived for arrived, answered in simulation.times.values()) < 1.0
+
+
+@pytest.mark.parametrize("script", ["kill node-0,node-1 at epoch 8; join node-0,node-1 after 2s", "restart at epoch 8"])
+def test_what_was_said_before_is_not_written_again(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay makes states anew; the outputs of the epochs that it goes through are in their place."""
+    staged: Counter[tuple[int, str]] = Counter()
+    stage = output.stage
+
+    def counted(files: Files, label: str, kind: output.Kind, epoch: int, name: str, *given: Any) -> output.StagedOutput:
+        staged[epoch, name] += kind == "final"
+        return stage(files, label, kind, epoch, name, *given)
+
+    monkeypatch.setattr(output, "stage", counted)
+    given = Settings(nodes=4, checkpoint_every=6)
+    simulation = run(FaultSchedule(chain(2, 3, 2), given, 4, 12, parse_faults(script)))
+    replays = [event for event in simulation.history if event["kind"] == "replay"]
+    passed = {epoch for event in replays for epoch in range(event["first"], event["last"] + 1)} - {8}
+    assert {epoch for epoch, _ in written(simulation, "final")} & passed, "something was said of what is replayed"
+    again = {key for key, times in staged.items() if times > 1}
+    assert {epoch for epoch, _ in again} <= {8}, "the one at hand alone may have been begun twice"
 
 
 def test_a_damaged_checkpoint_is_fallen_back_from() -> None:

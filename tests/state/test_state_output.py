@@ -20,8 +20,8 @@ from holdfast.state.output import (
     STAGED,
     Kind,
     StagedOutput,
+    checked,
     clear_staged,
-    damaged,
     output_name,
     place,
     read,
@@ -37,7 +37,7 @@ _unique = itertools.count()
 
 def drop_damaged(files: Files, after: int) -> list[str]:
     """As a launch does with those that replay makes again."""
-    wrong = [name for name, _ in damaged(files, "final", lambda epoch, _: epoch > after).values()]
+    wrong = [name for name, _ in checked(files, "final", lambda epoch, _: epoch > after)[0].values()]
     files.delete_many(wrong)
     return wrong
 

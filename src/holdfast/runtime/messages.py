@@ -45,10 +45,17 @@ class Work:
     """Of a tentative lane: which fork this is, by the run that began it; of a side: the checkpoint it began from."""
     born: int = 0
     """The version of the shape since which this task has the keys it has: another task may have had its number."""
+    said: int = -1
+    whole: frozenset[int] = frozenset()
+    """Of an exact lane: its outputs up to ``said`` and those of the epochs ``whole`` are in their place already."""
 
     @property
     def epochs(self) -> range:
         return range(self.first, self.last + 1)
+
+    def says(self, epoch: int) -> bool:
+        """Whether what it makes of an epoch is to be staged."""
+        return self.lane == "tentative" or (self.lane == "exact" and epoch > self.said and epoch not in self.whole)
 
 
 # Instructions

@@ -135,6 +135,13 @@ def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool
     return [new[one.target] and one is first[one.target] for one in staged]
 
 
+def confirm(files: Files, kind: Kind, epoch: int, task: str) -> None:
+    """This output, which is there and whole, and all others of its kind that have their names: durable from now on."""
+    path = output_name(kind, epoch, task)
+    files.put(_sum_name(kind, path, checksum(files.map(path))), b"", True)
+    files.move(f"{STAGED}/{path.rpartition('/')[2]}", path, True)  # nothing of that name is ever staged
+
+
 def _name(files: Files, one: StagedOutput, durable: bool) -> bool:
     """Give what is staged its name; False if somebody else just has given it to something whole."""
     try:
@@ -183,8 +190,10 @@ def forget(files: Files, kind: Kind, until: int) -> int:
     return len(gone)
 
 
-def damaged(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:
-    """Outputs of a kind that are not whole, by epoch and task: the file and what is wrong with it.
+def checked(
+    files: Files, kind: Kind, concerned: Callable[[int, str], bool]
+) -> tuple[dict[tuple[int, str], tuple[str, str]], list[tuple[int, str]]]:
+    """Outputs of a kind that are not whole, by epoch and task: the file and what is wrong with it; and those that are.
 
     ``concerned``: of which epochs and tasks; others are not read. Those without a checksum, from before there were any,
     are whole if they can be read.
@@ -192,7 +201,8 @@ def damaged(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> 
     proofs = sums(files, kind)
     asked = [(facts, path) for facts, path in written(files, kind).items() if concerned(*facts)]
     told = _each(files, lambda each: problem(files.read(each[1]), proofs.get(each[1])), asked)
-    return {facts: (path, what) for (facts, path), what in zip(asked, told, strict=True) if what is not None}
+    wrong = {facts: (path, what) for (facts, path), what in zip(asked, told, strict=True) if what is not None}
+    return wrong, [facts for facts, _ in asked if facts not in wrong]
 
 
 def lost(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:

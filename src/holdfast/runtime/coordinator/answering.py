@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
@@ -20,6 +21,7 @@ from holdfast.runtime.messages import (
     Record,
     Report,
     Run,
+    Work,
 )
 from holdfast.topology import Task, Topology
 
@@ -32,13 +34,21 @@ class Answering:
 
     ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative
     branches of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each
-    task's output is, or is about to be; ``found``: up to which it was found at the start; ``publishing``: what was
-    asked for and is not in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery:
-    once an epoch is at hand, or even if it is only to come. ``floor``: what is promised of the next answer. ``failed``:
-    something was lost since the job began; who only goes on where it stopped has states restored before it answers.
+    task's output is, or is about to be; ``found``: up to which it was found at the start, ``whole``: of which epochs it
+    was verified then; ``publishing``: what was asked for and is not in its place yet, by run and kind. ``owed``: after
+    a failure an answer comes before recovery: once an epoch is at hand, or even if it is only to come. ``floor``: what
+    is promised of the next answer. ``failed``: something was lost since the job began; who only goes on where it
+    stopped has states restored before it answers.
     """
 
-    def __init__(self, outputs: frozenset[str], head: int, done: Mapping[Task, int], found: Mapping[Task, int]) -> None:
+    def __init__(
+        self,
+        outputs: frozenset[str],
+        head: int,
+        done: Mapping[Task, int],
+        found: Mapping[Task, int],
+        whole: Mapping[Task, frozenset[int]],
+    ) -> None:
         self.head = self.journalled = head
         self.pending: int | None = None
         self.answer: int | None = None
@@ -48,6 +58,7 @@ class Answering:
         self.outputs = outputs
         self.published = dict(done)
         self.found = dict(found)
+        self.whole = dict(whole)
         self.publishing: set[tuple[int, str]] = set()
         self.failed = False
         self.floor: float | None = None
@@ -166,6 +177,13 @@ class Answering:
         if tentative:
             self.publishing.add((run.number, "tentative"))
             yield Publish(run.number, tuple(sorted(tentative)), "tentative", told)
+
+    def unsaid(self, work: Work) -> Work:
+        """The same work, which knows what of its output is there: a replay would write it again for nobody."""
+        said, whole = self.published.get(work.task, -1), self.whole.get(work.task, frozenset())
+        if work.lane != "exact" or (work.first > said and whole.isdisjoint(work.epochs)):
+            return work
+        return replace(work, said=said, whole=whole)
 
     def _told(self, run: Run, reports: tuple[Report, ...], parts: Parts) -> Record:
         """How the epoch was answered, for the history."""

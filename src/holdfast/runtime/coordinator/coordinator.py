@@ -26,9 +26,9 @@ class Coordinator:
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
-    ``published``: up to which epoch each task's output was found. ``scalable``: operators whose state can be cut; those
-    whose streams allow it when None. ``memory``: what came with the epochs so far, and what operators remember of it;
-    ``measured``: what an earlier one had.
+    ``published``: up to which epoch each task's output was found, ``whole``: of which epochs it was verified.
+    ``scalable``: operators whose state can be cut; those whose streams allow it when None. ``memory``: what came with
+    the epochs so far, and what operators remember of it; ``measured``: what an earlier one had.
     """
 
     def __init__(
@@ -41,14 +41,16 @@ class Coordinator:
         shape: Shape | None = None,
         saved: Shape | None = None,
         published: Mapping[Task, int] | None = None,
+        whole: Mapping[Task, frozenset[int]] | None = None,
         scalable: Collection[str] | None = None,
         memory: Memory | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
         self.halted = False
         self.parts = Parts.found(
-            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, scalable, memory
-        )
+            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, whole or {},
+            scalable, memory,
+        )  # fmt: skip
         self.parts.measurements.recall(measured or {})
 
     @property

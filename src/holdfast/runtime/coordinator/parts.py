@@ -61,6 +61,7 @@ class Parts:
         shape: Shape,
         saved: Shape,
         published: Mapping[Task, int],
+        whole: Mapping[Task, frozenset[int]],
         scalable: Collection[str] | None,
         memory: Memory | None = None,
     ) -> Parts:
@@ -73,7 +74,7 @@ class Parts:
             Membership(),
             Assignment(topology),
             Runs(),
-            Answering(outputs, head, shape.done, published),
+            Answering(outputs, head, shape.done, published, whole),
             StandingIn(),
             GivingUp(),
             Recovering(settings, checkpoint, head),

@@ -123,7 +123,7 @@ class Runs:
         shape = shadow.shape if shadow is not None else parts.rescaling.shape
         if shape.born:
             works = (replace(work, born=shape.born.get(work.task, 0)) for work in works)
-        works = tuple(works)
+        works = tuple(works if shadow is not None else map(parts.answering.unsaid, works))
         of = {"", *(str(work.task) for work in works if shadow is None)}
         tries = [count for (what, _, task), count in self.attempts.items() if what == kind and task in of]
         attempt = max([0 if shadow is None else shadow.tries - 1, *tries])

@@ -65,6 +65,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         shape=shape,
         saved=saved,
         published=_newest_final(store) if config.storage.outputs else {},
+        whole=outputs.whole,
         scalable=scalable(config.pipeline),
         measured=measured,
         memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),

@@ -19,6 +19,7 @@ from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.journal import Journal
 from holdfast.state.output import Kind
 from holdfast.state.store import KEPT
+from holdfast.topology import Task
 
 
 def retained(every: int) -> int:
@@ -28,10 +29,14 @@ def retained(every: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """``found``: the checkpoint to go on from. ``remade``: from which epoch on a task's final outputs come again."""
+    """``found``: the checkpoint to go on from. ``remade``: from which epoch on a task's final outputs come again.
+
+    ``whole``: epochs since the checkpoint of which a task's final output is there, whole; nobody needs it again.
+    """
 
     found: Checkpoint | None
     remade: Mapping[str, int] = field(default_factory=dict)
+    whole: Mapping[Task, frozenset[int]] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -47,14 +52,14 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
         return had is not None and not had.given(kind, task, epoch)
 
     lost = output.lost(files, "final", lambda epoch, task: owed("final", epoch, task)) if had is not None else {}
-    final = output.damaged(files, "final", lambda epoch, task: epoch > newest or owed("final", epoch, task))
+    final, whole = output.checked(files, "final", lambda epoch, task: epoch > newest or owed("final", epoch, task))
     # Later ones were lost, or were about to be placed when the last driver died: they are made again in any case.
     final |= {key: told for key, told in lost.items() if key[0] <= newest}
     if final and (oldest := min(final))[0] <= newest:
         found = _before(store, journal, pipeline, oldest[0], *final[oldest])
     tentative = {}
     if had is not None:
-        tentative = output.damaged(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
+        tentative, _ = output.checked(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
     if wrong := [name for name, _ in (*final.values(), *tentative.values())]:
         files.delete_many(wrong)
     notes = [f"{name} {what}; it is made again from the journal" for name, what in final.values()]
@@ -62,7 +67,15 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
     remade: dict[str, int] = {}
     for epoch, task in (*final, *lost):
         remade[task] = min(epoch, remade.get(task, epoch))
-    return Verified(found, remade, notes)
+    # Of a task of which something is made again all that comes after it is given to the sink when it is placed again.
+    there: dict[Task, set[int]] = {}
+    for epoch, name in whole:
+        if newest < epoch < remade.get(name, math.inf):
+            operator, _, number = name.rpartition("/")
+            there.setdefault(Task(operator, int(number)), set()).add(epoch)
+    if there and store.sync.outputs:
+        output.confirm(files, "final", *whole[-1])
+    return Verified(found, remade, {task: frozenset(epochs) for task, epochs in there.items()}, notes)
 
 
 def _before(store: Store, journal: Journal, pipeline: Pipeline, epoch: int, name: str, what: str) -> Checkpoint | None:

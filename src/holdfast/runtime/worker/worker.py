@@ -233,7 +233,7 @@ class Worker:
                     state = TaskState(epoch)
                 if made.output is not None and made.output.num_rows:
                     rows_out += made.output.num_rows
-                    if task.operator in self.context.outputs and work.lane in ("exact", "tentative"):
+                    if task.operator in self.context.outputs and work.says(epoch):
                         outputs[epoch] = self._stage(plan, work, epoch, made.output)
                 if work.lane != "replica":
                     out = outgoing(pipeline, task, made, epoch, plan.shape.routings)
