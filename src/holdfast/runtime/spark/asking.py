@@ -47,6 +47,8 @@ class Asking:
     def silent(self, group: str, places: Sequence[str]) -> Asked:
         """Of these places, those for which the Spark job of this group has to wait."""
         executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
+        if not executors:
+            return Asked({})
         silent, pace = self._unanswering(list(executors))
         if not silent:
             late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
