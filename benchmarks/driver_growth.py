@@ -31,7 +31,7 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.launch import launch
-from holdfast.runtime.driver.ports import Failed, Ports, RunResult
+from holdfast.runtime.driver.ports import Asked, Failed, Ports, RunResult
 from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.messages import CheckpointWanted, NodeInfo, Report
 from holdfast.runtime.options import Storage
@@ -195,8 +195,8 @@ class Answers:
         done(Saved.from_json(json.loads(told)))
 
     def cancel(self, run: int) -> None: ...
-    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Any]:
-        return {}
+    def silent(self, run: int, places: Sequence[str]) -> Asked:
+        return Asked({})
 
     def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
         return frozenset()

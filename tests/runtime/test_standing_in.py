@@ -9,8 +9,8 @@ import pytest
 from driving import Driver, chain, task, two_nodes, works
 
 from holdfast.errors import Invalid
-from holdfast.runtime.coordinator.giving_up import FAILURES, PATIENCE
-from holdfast.runtime.coordinator.standing_in import TRIES
+from holdfast.runtime.coordinator.giving_up import FAILURES, PATIENCE, SILENCE
+from holdfast.runtime.coordinator.standing_in import SHORT, TRIES
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.messages import AnswerLate, CancelRun, EpochDone, GiveUp, Publish, Run, RunBroken
 from holdfast.runtime.settings import Settings, within_of
@@ -148,6 +148,25 @@ def test_a_late_run_is_called_off_once_where_those_who_stand_in_do_not_get_to_it
     assert driver.only(EpochDone).epoch == 5
 
 
+def test_where_all_are_short_of_cores_one_try_is_enough_and_nothing_is_called_off() -> None:
+    """Whether the well take long to answer, or most nodes hold the epoch up."""
+    for pace, nodes, silent in ((SHORT, 4, {"node-1"}), (0.0, 3, {"node-1", "node-2"})):
+        driver = Driver(chain(1, nodes, nodes), nodes=nodes, capacity=1000.0, checkpoint_every=3)
+        driver.join(*range(nodes))
+        driver.epoch(0)
+        driver.arrive(1)
+        late = AnswerLate(1, frozenset(silent), 1.0, mute=frozenset({"node-1"}), pace=pace)
+        driver.tell(late)
+        stopgap = next(run for run in driver.of(Run) if run.kind == "stopgap")
+        driver.tell(replace(late, seconds=1.75))
+        assert not driver.of(CancelRun)
+        driver.tell(RunBroken(stopgap.number, "no reason"))
+        driver.tell(replace(late, seconds=2.5))
+        assert not driver.of(Run), "another would take what there is too little of"
+        driver.tell(AnswerLate(1, frozenset({"node-1"}), 3.25))
+        assert driver.only(Run).kind == "stopgap", "they are well again"
+
+
 def test_who_wants_exact_answers_only_gets_no_other() -> None:
     driver = two_nodes(recovery="blocking")
     driver.arrive(5)
@@ -224,6 +243,36 @@ def test_what_others_did_without_one_node_says_nothing_against_another() -> None
     driver.tell(AnswerLate(5, one, 4.0 + 2 * PATIENCE, within=1.0))
     driver.tell(AnswerLate(5, one, 4.0 + 3 * PATIENCE, within=1.0))
     assert [name for each in driver.of(GiveUp) for name, _ in each.nodes] == ["node-1"]
+
+
+def test_patience_counts_from_the_question_that_was_never_answered() -> None:
+    driver, one, nobody = two_nodes(capacity=1000.0), frozenset({"node-1"}), frozenset[str]()
+    driver.arrive(5)
+    for number, mute in enumerate((one, nobody, nobody, one)):
+        driver.tell(AnswerLate(5, one, 1.0 + number * PATIENCE / 2, mute=mute, within=1.0))
+        assert not driver.of(GiveUp), "it spoke in between, and was only slow"
+    driver.tell(AnswerLate(5, one, 1.0 + 2.5 * PATIENCE, mute=one, within=1.0))
+    assert driver.only(GiveUp).nodes == (("node-1", "2"),)
+
+
+def test_nobody_is_given_up_as_slow_while_all_are_and_who_says_nothing_has_longer() -> None:
+    driver, one = two_nodes(capacity=1000.0), frozenset({"node-1"})
+    driver.finish(late(driver, 5, 1))
+    for seconds in (2.0, 20.0, 40.0):
+        driver.tell(AnswerLate(5, one, seconds, within=1.0, pace=SHORT))
+        assert not driver.of(GiveUp)
+    driver.tell(AnswerLate(5, one, 39.9 + PATIENCE, within=1.0))
+    assert not driver.of(GiveUp), "they were short of cores until then"
+    driver.tell(AnswerLate(5, one, 40.0 + PATIENCE, within=1.0))
+    assert driver.only(GiveUp).nodes == (("node-1", "2"),)
+
+    driver, pace = two_nodes(capacity=1000.0), PATIENCE / SILENCE + 1
+    driver.arrive(5)
+    driver.tell(AnswerLate(5, one, 1.0, mute=one, within=1.0, pace=pace))
+    driver.tell(AnswerLate(5, one, 0.9 + SILENCE * pace, mute=one, within=1.0, pace=pace))
+    assert not driver.of(GiveUp)
+    driver.tell(AnswerLate(5, one, 1.0 + SILENCE * pace, mute=one, within=1.0, pace=pace))
+    assert driver.only(GiveUp).nodes == (("node-1", "2"),), "but not for ever"
 
 
 def test_who_speaks_now_and_then_is_given_up_if_others_speak_at_once() -> None:
@@ -321,6 +370,12 @@ def test_a_host_that_half_works_for_long_does_not_keep_readers_waiting_for_later
     assert "nodes lost" in kinds and kinds.index("stood in") < kinds.index("nodes lost") < kinds.index(
         "nodes joined", 9
     )
+
+
+def test_nobody_is_lost_where_all_nodes_are_slow_together() -> None:
+    simulation = simulated("slow node-0,node-1,node-2,node-3 200x at epoch 8 for 20s", None, detect=60.0)
+    kinds = [event["kind"] for event in simulation.history]
+    assert "answer late" in kinds and "nodes lost" not in kinds
 
 
 def test_the_usual_time_of_epochs_says_what_is_late() -> None:

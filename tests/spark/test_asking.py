@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_given_up import Listed
 
+from holdfast.runtime.driver import hearing
+from holdfast.runtime.driver.hearing import CONTROL
+from holdfast.runtime.driver.ports import Silence
 from holdfast.runtime.spark import asking
 from holdfast.runtime.spark.asking import Asking
 
@@ -88,3 +94,91 @@ def test_who_was_given_up_is_not_blamed_in_the_stead_of_another(monkeypatch: pyt
     assert found.failing("group", [*PLACES, "executor_h9_9"]) == {"executor_h9_9"}
     tasks[:] = [unread(7, "1", "3")]
     assert found.failing("group", PLACES) == {PLACES[3]}
+
+
+# Who answers. Every executor has a gate: while it is shut, it does not answer what it is asked.
+
+
+class Executors:
+    """``asked``: how often each was, in vain or not; ``answered``: how often it answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hearing, "ANSWER", 0.05)
+        self.gates: dict[str, threading.Event] = defaultdict(self._open)
+        self.answered: defaultdict[str, int] = defaultdict(int)
+        self.asking, _ = asked()
+        self.asking._context._jsc.sc().getExecutorThreadDump = self._dump
+
+    def _open(self) -> threading.Event:
+        gate = threading.Event()
+        gate.set()
+        return gate
+
+    def _dump(self, executor: str) -> Any:
+        assert self.gates[executor].wait(60)
+        self.answered[executor] += 1
+        return SimpleNamespace(isDefined=lambda: executor != "gone")
+
+    def shut(self, executor: str) -> None:
+        self.gates[executor] = threading.Event()
+
+    def silent(self) -> Mapping[str, Silence]:
+        return self.asking.silent("group", PLACES).silent
+
+    def heard(self, executor: str) -> None:
+        """Let it answer what it was asked, too late."""
+        self.gates[executor].set()
+        until(lambda: self.asking._hearing.free(executor))
+
+
+def until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_an_executor_that_answers_every_question_too_late_is_mute_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = Executors(monkeypatch)
+    assert executors.silent() == {}
+    found = list[Silence]()
+    for _ in range(5):
+        executors.shut("2")
+        found += executors.silent().values()
+        executors.heard("2")
+    assert found == ["mute", *["late"] * 4]
+
+
+def test_one_that_does_not_answer_is_asked_once_and_stays_mute(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = Executors(monkeypatch)
+    assert executors.silent() == {}
+    executors.shut("2")
+    for _ in range(3):
+        assert executors.silent() == {PLACES[2]: "mute"}, "at once, as others are well"
+    executors.heard("2")
+    assert executors.answered["2"] == 2 and executors.answered["1"] == 4
+    assert executors.silent() == {}
+
+
+def test_while_the_driver_does_not_answer_itself_nobody_is_silent_before_the_most_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executors = Executors(monkeypatch)
+    for each in (CONTROL, "1", "2"):
+        executors.shut(each)
+    found = list[Any]()
+    thread = threading.Thread(target=lambda: found.append(executors.asking.silent("group", PLACES)), daemon=True)
+    began = time.monotonic()
+    thread.start()
+    until(lambda: time.monotonic() - began > 8 * hearing.ANSWER)
+    assert thread.is_alive()
+    for each in ("1", "2", CONTROL):
+        executors.gates[each].set()
+    thread.join(30)
+    assert found[0].silent == {} and found[0].pace >= 4 * hearing.ANSWER
+
+
+def test_an_executor_that_spark_knows_nothing_of_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = Executors(monkeypatch)
+    for _ in range(2):
+        assert executors.asking.silent("group", [*PLACES, "executor_h_gone"]).silent == {"executor_h_gone": "mute"}

@@ -258,7 +258,8 @@ class EpochArrived:
 class AnswerLate:
     """This epoch should have been answered by now. ``silent``: who holds it up; they may be lost, or only slow.
 
-    ``seconds``: after it came. ``mute``: those of them that say nothing at all. ``within``: what it had.
+    ``seconds``: after it came. ``mute``: those of them that say nothing at all. ``within``: what it had. ``pace``:
+    seconds in which those who are well answer a question now, and the driver itself.
     """
 
     epoch: int
@@ -266,6 +267,7 @@ class AnswerLate:
     seconds: float = 0.0
     mute: frozenset[str] = frozenset()
     within: float = 0.0
+    pace: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.runtime.coordinator.facts import Committed, Lost, Refused, Said, StoodIn, Told
+from holdfast.runtime.coordinator.standing_in import SHORT, short
 from holdfast.runtime.messages import AnswerLate, RunBroken
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds after which who says nothing is given up, counted from when it was first found out, if what an epoch has is
-not more; and who is only slow, from when others had answered in its place, if half of what an epoch has is not more."""
+not more; and who is only slow, from when others had answered in its place and were not short of cores, if half of what
+an epoch has is not more."""
+SILENCE = 10
+"""Nobody is given up who has said nothing for less than so many times as long as those take who are well."""
 MUTE, TIMES = 3, 2
 """Who speaks now and then is given up too, when it was asked so often in vain, and so many times as often as any
 other."""
@@ -28,15 +32,16 @@ FAILURES = 2
 
 
 class GivingUp:
-    """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``mute``: how often each
-    was asked in vain, ``first``: when that began. ``stood_in``: the epoch that others did ``without`` some; ``proven``:
-    when that was known, which says nothing against anybody else.
+    """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``unheard``: when each
+    that says nothing was; ``mute``: how often each was asked in vain, ``first``: when that began. ``stood_in``: the
+    epoch that others did ``without`` some; ``proven``: when that was known, which says nothing against anybody else.
     ``failures``: runs in a row that each node broke.
     """
 
     def __init__(self) -> None:
         self.epoch = -1
         self.since: dict[str, float] = {}
+        self.unheard: dict[str, float] = {}
         self.mute: Counter[str] = Counter()
         self.first: dict[str, float] = {}
         self.stood_in = -1
@@ -47,7 +52,7 @@ class GivingUp:
     def hear(self, told: Told, parts: Parts) -> Said:
         match told:
             case AnswerLate() if told.epoch == parts.answering.pending and told.epoch > parts.answering.head:
-                self._note(told)
+                self._note(told, parts)
                 yield from self._give_up(self._stuck(told), told.silent, "silent", parts)
             case StoodIn(run):
                 self.stood_in, self.without = run.last, run.avoid
@@ -68,24 +73,28 @@ class GivingUp:
                 self.without -= nodes
                 for name in nodes:
                     self.since.pop(name, None)
+                    self.unheard.pop(name, None)
                     self.mute.pop(name, None)
                     self.first.pop(name, None)
                     self.failures.pop(name, None)
 
-    def _note(self, late: AnswerLate) -> None:
+    def _note(self, late: AnswerLate, parts: Parts) -> None:
         if late.epoch != self.epoch:
-            self.epoch, self.since, self.first, self.proven = late.epoch, {}, {}, None
+            self.epoch, self.since, self.unheard, self.first, self.proven = late.epoch, {}, {}, {}, None
             self.mute.clear()
-        self.mute.update(late.mute)
-        self.first = {**dict.fromkeys(late.mute, late.seconds), **self.first}
         self.since = {name: self.since.get(name, late.seconds) for name in late.silent}
-        if self.proven is None and self.stood_in == late.epoch:
-            self.proven = late.seconds
+        self.unheard = {name: self.unheard.get(name, late.seconds) for name in late.mute}
+        is_short = short(late, parts)
+        if not is_short:
+            self.mute.update(late.mute)
+            self.first = {**dict.fromkeys(late.mute, late.seconds), **self.first}
+        if self.stood_in == late.epoch and (self.proven is None or is_short):
+            self.proven = late.seconds  # who is slow where all are has time from when they are not
 
     def _stuck(self, late: AnswerLate) -> set[str]:
-        patience = max(PATIENCE, late.within)
-        stuck = {name for name in late.mute if late.seconds - self.since[name] >= patience}
-        if late.mute:
+        patience = max(PATIENCE, late.within, SILENCE * late.pace)
+        stuck = {name for name, since in self.unheard.items() if late.seconds - since >= patience}
+        if self.mute and late.pace < SHORT:
             (worst, times), *rest = self.mute.most_common(2)
             often = times >= max([MUTE, *(TIMES * each for _, each in rest)])
             if worst in late.mute and often and late.seconds - self.first[worst] >= patience:

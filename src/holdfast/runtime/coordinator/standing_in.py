@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
 TRIES = 3
-"""So often it is tried to stand in for an epoch."""
+"""So often it is tried to stand in for an epoch; once where all are short of cores."""
+SHORT = 0.5
+"""Where those who are well take so many seconds to answer a question, all are short of cores."""
+
+
+def short(late: AnswerLate, parts: Parts) -> bool:
+    """Whether it is the machine, not the nodes: the driver and those who are well are slow too, or most nodes are."""
+    return late.pace >= SHORT or 2 * len(late.silent) > len(parts.members.nodes)
 
 
 class StandingIn:
@@ -64,8 +71,8 @@ class StandingIn:
         stopgap, exact = parts.runs.of("stopgap"), parts.runs.of("epoch")
         if self.freed == late.epoch or stopgap is None or exact is None:
             return
-        if 2 * len(late.mute) > len(parts.members.nodes):
-            return  # where most say nothing all are short of cores, and to begin anew would take more of them
+        if short(late, parts):
+            return  # to begin anew would take more of what there is too little of
         if stopgap.last == late.epoch and stopgap.avoid & late.mute:
             self.freed = late.epoch
             yield parts.runs.call_off(exact)
@@ -89,7 +96,7 @@ class StandingIn:
         if late.epoch <= max(parts.answering.head, self.stood_in) or parts.settings.recovery == "blocking":
             return
         tries = self.tried[1] if self.tried[0] == late.epoch else 0
-        if tries >= TRIES:
+        if tries >= (1 if short(late, parts) else TRIES):
             return
         if parts.runs.of("epoch") is None:
             return

@@ -6,12 +6,11 @@ What epochs usually take and some more, unless it was said. The first epochs, wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from holdfast.runtime.driver.ports import Failed, Runner, Silence, Timer
+from holdfast.runtime.driver.ports import Asked, Failed, Runner, Timer
 from holdfast.runtime.messages import AnswerLate
 
 if TYPE_CHECKING:
@@ -67,10 +66,14 @@ class Deadline:
             self._timer = None
 
     def _arm(self, seconds: float, epoch: int, since: float) -> None:
-        self._timer = self._driver.clock.after(seconds, partial(self._up, epoch, since))
+        clock = self._driver.clock
+        self._timer = clock.after(seconds, partial(self._up, epoch, since, clock.now() + seconds))
 
-    def _up(self, epoch: int, since: float) -> None:
-        """Somebody may fall silent later: it is asked again as long as the epoch is not answered."""
+    def _up(self, epoch: int, since: float, due: float) -> None:
+        """Somebody may fall silent later: it is asked again as long as the epoch is not answered.
+
+        How late it is called itself says how short of time the driver is.
+        """
         driver = self._driver
         if driver.ended or driver.snapshot.pending != epoch:
             return
@@ -79,14 +82,17 @@ class Deadline:
             return
         nodes = {name: info.place for name, info in driver.nodes.items() if name in driver.snapshot.nodes}
 
-        def found(silent: Mapping[str, Silence] | Failed) -> None:
+        behind = driver.clock.now() - due
+
+        def found(asked: Asked | Failed) -> None:
             if driver.ended or driver.snapshot.pending != epoch:
                 return
             self._arm(AGAIN, epoch, since)
-            if not isinstance(silent, Failed) and driver.running.of_epoch(epoch) == run:
-                names = frozenset(name for name, place in nodes.items() if place in silent)
-                mute = frozenset(name for name in names if silent[nodes[name]] == "mute")
-                driver.tell(AnswerLate(epoch, names, driver.clock.now() - since, mute, self.seconds))
+            if not isinstance(asked, Failed) and driver.running.of_epoch(epoch) == run:
+                names = frozenset(name for name, place in nodes.items() if place in asked.silent)
+                mute = frozenset(name for name in names if asked.silent[nodes[name]] == "mute")
+                pace = max(asked.pace, behind)
+                driver.tell(AnswerLate(epoch, names, driver.clock.now() - since, mute, self.seconds, pace))
 
         places = sorted(set(nodes.values()))
         driver.ports.background.submit("ask", lambda: self._runner.silent(run, places), found)

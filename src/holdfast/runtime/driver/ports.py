@@ -109,6 +109,15 @@ class RunResult:
 Silence = Literal["mute", "late"]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``silent``: places for which a run has to wait. ``pace``: seconds in which those who are well answer now, and the
+    driver itself: where that is long, all are short of cores."""
+
+    silent: Mapping[str, Silence]
+    pace: float = 0.0
+
+
 class Runner(Protocol):
     """``done`` may be called from any thread."""
 
@@ -124,7 +133,7 @@ class Runner(Protocol):
         """Its ``done`` comes soon."""
         ...
 
-    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
+    def silent(self, run: int, places: Sequence[str]) -> Asked:
         """Of these places, those for which a run has to wait: they do not answer, or are alone in not being done.
 
         Blocks, not for long.

@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Unrecoverable
-from holdfast.runtime.driver.ports import Failed, RunResult, Silence
+from holdfast.runtime.driver.ports import Asked, Failed, RunResult
 from holdfast.runtime.messages import NodeInfo, Report
 from holdfast.runtime.shape import reshaped
+from holdfast.runtime.simulation.asking import SimulatedAsking
 from holdfast.runtime.simulation.disk import Crash, Disk
 from holdfast.runtime.simulation.loop import Environment, VirtualTimer
 from holdfast.runtime.simulation.schedule import Timing
@@ -202,6 +203,7 @@ class SimulatedRunner:
         """So many runs to come fail, by one node that is there."""
         self._broken_by: dict[int, str] = {}
         self._nodes = nodes
+        self._asking = SimulatedAsking(nodes.here, nodes.world)
         self._store = store
         self._declared = declared
         self._random = random
@@ -318,12 +320,12 @@ class SimulatedRunner:
             node.workers[process] = Worker(self.context, self._store(node.name), folders)
         return node.workers[process]
 
-    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
-        now, here = self._nodes.world.now, self._nodes.here
-        mute = {name for name in places if not here[name].alive or here[name].stalled > now}
-        late = set(self._runs[run].waiting) if run in self._runs else set()
-        found: Mapping[str, Silence] = dict.fromkeys(mute, "mute")
-        return found or dict.fromkeys(late if not late.issuperset(places) else (), "late")
+    def silent(self, run: int, places: Sequence[str]) -> Asked:
+        silent, pace = self._asking.unanswering(places)
+        if not silent:
+            late = set(self._runs[run].waiting) if run in self._runs else set()
+            silent = dict.fromkeys(late if not late.issuperset(places) else (), "late")
+        return Asked(silent, pace)
 
     def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
         return frozenset({self._broken_by.pop(run, "")}) & frozenset(places)

@@ -13,7 +13,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.runtime.driver.ports import Failed, Recorder, RunResult, Silence
+from holdfast.runtime.driver.ports import Asked, Failed, Recorder, RunResult
 from holdfast.runtime.messages import Report, Work
 from holdfast.runtime.shape import reshaped
 from holdfast.runtime.simulation.cluster import Node, SimulatedBatch, SimulatedNodes
@@ -147,8 +147,8 @@ class CostedRunner:
         if all(node.alive and node.stalled <= self._nodes.world.now for node in nodes):
             self._saves.pop(epoch)[1](Saved({}, {}))
 
-    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
-        return {}
+    def silent(self, run: int, places: Sequence[str]) -> Asked:
+        return Asked({})
 
     def failing(self, run: int, places: Sequence[str]) -> frozenset[str]:
         return frozenset()

@@ -11,11 +11,13 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from holdfast.runtime.driver.ports import Silence
+from holdfast.runtime.driver.hearing import CONTROL, Hearing
+from holdfast.runtime.driver.ports import Asked, Silence
 from holdfast.runtime.spark.nodes import EXECUTOR
 
-ANSWER = 0.5
-"""An executor that is well says something within so many seconds."""
+STEP = 0.05
+"""Seconds that are waited at a time. What it takes longer than twice that the driver did not get, and counts for nobody
+as silence."""
 FETCH = re.compile(r"FetchFailed\(BlockManagerId\((\d+),")
 REMEMBERED = 30.0
 """Seconds that a read in vain is held against both."""
@@ -37,18 +39,21 @@ class Asking:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._asked: dict[str, tuple[threading.Thread, threading.Event]] = {}
+        self._hearing = Hearing()
+        self._heard = threading.Condition()
         self._in_vain: list[tuple[float, str, str]] = []
         """When, from whom somebody could not read, and who."""
 
-    def silent(self, group: str, places: Sequence[str]) -> dict[str, Silence]:
+    def silent(self, group: str, places: Sequence[str]) -> Asked:
         """Of these places, those for which the Spark job of this group has to wait."""
         executors = {place.rpartition("_")[2]: place for place in places if place.startswith(EXECUTOR)}
-        mute = self._unanswering(list(executors))
-        if mute:
-            return {executors[each]: "mute" for each in mute}
-        late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
-        return {executors[each]: "late" for each in late} if late != executors.keys() else {}
+        if not executors:
+            return Asked({})
+        silent, pace = self._unanswering(list(executors))
+        if not silent:
+            late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
+            silent = dict.fromkeys(late if late != executors.keys() else (), "late")
+        return Asked({executors[each]: how for each, how in silent.items()}, pace)
 
     def end(self, group: str) -> None:
         """What executors still do for the Spark job of this group, which was called off, ends at once.
@@ -80,26 +85,34 @@ class Asking:
             found.add(blamed(here, pairs[-1][0]))
         return frozenset(executors[each] for each in found & executors.keys())
 
-    def _unanswering(self, executors: Sequence[str]) -> frozenset[str]:
-        """Those whose process says nothing at all. A dump of its threads is the one thing that any executor gives."""
-        for executor in executors:
-            if executor not in self._asked or not self._asked[executor][0].is_alive():
-                heard, name = threading.Event(), f"holdfast-ask-{executor}"
-                asking = threading.Thread(target=self._ask, args=(executor, heard), name=name, daemon=True)
-                self._asked[executor] = (asking, heard)
-                asking.start()
-        until = time.monotonic() + ANSWER
-        heard_of = {each: self._asked[each][1] for each in executors}
-        return frozenset(each for each, said in heard_of.items() if not said.wait(max(0.0, until - time.monotonic())))
+    def _unanswering(self, executors: Sequence[str]) -> tuple[dict[str, Silence], float]:
+        """Those whose process does not answer in time, and how long others take, or how long the driver itself was held
+        up. A dump of its threads is the one thing that any executor gives."""
+        hearing, waited, lost = self._hearing, 0.0, 0.0
+        with self._heard:
+            for each in (CONTROL, *executors):
+                if hearing.free(each):
+                    hearing.asked(each, time.monotonic())
+                    asking = threading.Thread(target=self._ask, args=(each,), name=f"holdfast-ask-{each}", daemon=True)
+                    asking.start()
+            now = time.monotonic()
+            while any(map(hearing.owes, executors)) and waited < hearing.wait(executors, now):
+                self._heard.wait(STEP)
+                took = time.monotonic() - now
+                now, waited, lost = now + took, waited + min(took, 2 * STEP), lost + max(0.0, took - 2 * STEP)
+            return hearing.judge(executors), max(lost, hearing.pace(executors, now))
 
-    def _ask(self, executor: str, heard: threading.Event) -> None:
+    def _ask(self, executor: str) -> None:
         scala: Any = self._context._jsc.sc()
         try:
-            answered = scala.getExecutorThreadDump(executor).isDefined()
+            answered = bool(scala.getExecutorThreadDump(executor).isDefined())
         except Exception:  # py4j wraps whatever Spark throws; who is gone does not answer either
-            return
-        if answered:
-            heard.set()
+            answered = False
+        with self._heard:
+            if answered:
+                self._hearing.answered(executor, time.monotonic())
+            self._hearing.over(executor)
+            self._heard.notify_all()
 
     def _tasks(self, group: str, status: str) -> Iterator[Any]:
         """Of stages that are under way, or of those that failed."""

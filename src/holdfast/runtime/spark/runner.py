@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.driver.ports import Failed, RunResult, Silence
+from holdfast.runtime.driver.ports import Asked, Failed, RunResult
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
@@ -95,7 +95,7 @@ class SparkRunner:
         else:
             self._spark.sparkContext.cancelJobGroup(self._saving(epoch))
 
-    def silent(self, run: int, places: Sequence[str]) -> Mapping[str, Silence]:
+    def silent(self, run: int, places: Sequence[str]) -> Asked:
         """Nodes that share one process are slow or well together."""
         return self._asking.silent(self._group(run), places)
 
