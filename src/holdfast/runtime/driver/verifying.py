@@ -57,7 +57,7 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
     final |= {key: told for key, told in lost.items() if key[0] <= newest}
     if final and (oldest := min(final))[0] <= newest:
         found = _before(store, journal, pipeline, oldest[0], *final[oldest])
-    tentative = {}
+    tentative: dict[tuple[int, str], tuple[str, str]] = {}
     if had is not None:
         tentative, _ = output.checked(files, "tentative", lambda epoch, task: owed("tentative", epoch, task))
     if wrong := [name for name, _ in (*final.values(), *tentative.values())]:
