@@ -20,12 +20,12 @@ from holdfast.runtime.driver.publishing import BACKLOG, SinkFailed
 from holdfast.runtime.driver.running import SUSPICION, TRIES, RunFailed
 from holdfast.runtime.driver.telling import LISTENED
 from holdfast.runtime.driver.watching import TOGETHER
-from holdfast.runtime.messages import NodeInfo, Run
+from holdfast.runtime.messages import NodeInfo, Run, ScaleWanted
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
-from holdfast.state import Damaged, Unusable
+from holdfast.state import Damaged, Unusable, output
 from holdfast.state.output import STAGED, output_name, place, stage
 
 # Who listens
@@ -403,6 +403,38 @@ def test_what_no_checkpoint_can_make_again_is_refused_with_what_to_do() -> None:
     # And with a copy:
     alone.disk.put_back(kept)
     assert Alone(epochs=18, after=alone).end().ended == [None]
+
+
+def rows_of(alone: Alone, name: str) -> dict[int, pa.Table]:
+    files = alone.store("test").files
+    there = [epoch for epoch, task in output.written(files, "final") if task == name]
+    return {epoch: output.read(files, "final", epoch, name) for epoch in there}
+
+
+@pytest.mark.parametrize("how", ["cut", "lose"])
+def test_what_has_to_be_made_again_is_made_though_long_replays_are_shared_out(how: str) -> None:
+    """Those that share a task's keys say nothing of epochs of which it has said something later."""
+    usual = rows_of(Alone(epochs=16).end(), "B/0")
+    settings = {"checkpoint_every": 100, "parallel_recovery": 2, "replay_chunk": 3}
+    alone = Alone(epochs=16, **settings)
+    alone.until(lambda: alone.head == 12)
+    assert "shape" not in alone.kinds()
+    alone.disk.damage(f"store/{output_name('final', 6, 'B/0')}", how)
+    again = Alone(epochs=16, after=alone, **settings).end()
+    assert again.ended == [None]
+    assert rows_of(again, "B/0")[6]["key"].equals(usual[6]["key"])
+
+
+def test_what_nothing_can_make_again_since_its_task_was_scaled_is_refused_with_what_to_do() -> None:
+    alone = Alone(epochs=30, checkpoint_every=100)
+    alone.until(lambda: alone.head == 9)
+    alone.driver.tell(ScaleWanted("B", 2))
+    alone.until(lambda: alone.driver.snapshot.shape.version > 0)
+    alone.disk.damage(f"store/{output_name('final', alone.head - 1, 'B/0')}", "cut")
+    with pytest.raises(
+        Damaged, match=r"B-0.parquet is torn.*B was scaled since.*put it back from a copy, or delete it"
+    ):
+        Alone(epochs=30, after=alone)
 
 
 def test_a_damaged_tentative_answer_that_the_sink_has_not_had_is_left_out_and_told() -> None:

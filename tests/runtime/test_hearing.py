@@ -81,6 +81,7 @@ def test_what_was_slow_is_forgotten_and_what_the_driver_waits_for_itself_counts(
     assert hearing.wait(NODES, RECENT - 0.1) == MOST and hearing.wait(NODES, RECENT) == ANSWER
     hearing.asked(CONTROL, RECENT)
     assert hearing.pace(NODES, RECENT + 0.4) == pytest.approx(0.4)
+    assert hearing.pace(NODES, RECENT + 1000) == MOST, "a driver that cannot ask itself says nothing of the others"
 
 
 # Simulated nodes, the coordinator, and the same rules

@@ -107,7 +107,9 @@ class Executors:
         self.gates: dict[str, threading.Event] = defaultdict(self._open)
         self.answered: defaultdict[str, int] = defaultdict(int)
         self.asking, _ = asked()
-        self.asking._context._jsc.sc().getExecutorThreadDump = self._dump
+        scala = self.asking._context._jsc.sc()
+        scala.getExecutorThreadDump = self._dump
+        scala.startTime = lambda: self._dump(CONTROL).isDefined()
 
     def _open(self) -> threading.Event:
         gate = threading.Event()
@@ -176,6 +178,16 @@ def test_while_the_driver_does_not_answer_itself_nobody_is_silent_before_the_mos
         executors.gates[each].set()
     thread.join(30)
     assert found[0].silent == {} and found[0].pace >= 4 * hearing.ANSWER
+
+
+def test_who_could_not_be_asked_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = Executors(monkeypatch)
+    context = executors.asking._context
+    jvm, context._jsc = context._jsc, SimpleNamespace()  # every call fails
+    assert executors.asking._unanswering(["1"])[0] == {"1": "mute"}
+    until(lambda: executors.asking._hearing.free("1") and executors.asking._hearing.free(CONTROL))
+    context._jsc = jvm
+    assert executors.silent() == {}
 
 
 def test_an_executor_that_spark_knows_nothing_of_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:

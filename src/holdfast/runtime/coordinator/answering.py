@@ -35,10 +35,10 @@ class Answering:
     ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative
     branches of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each
     task's output is, or is about to be; ``found``: up to which it was found at the start, ``whole``: of which epochs it
-    was verified then; ``publishing``: what was asked for and is not in its place yet, by run and kind. ``owed``: after
-    a failure an answer comes before recovery: once an epoch is at hand, or even if it is only to come. ``floor``: what
-    is promised of the next answer. ``failed``: something was lost since the job began; who only goes on where it
-    stopped has states restored before it answers.
+    was verified then, ``missing``: up to which some of it is made again; ``publishing``: what was asked for and is not
+    in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery: once an epoch is at
+    hand, or even if it is only to come. ``floor``: what is promised of the next answer. ``failed``: something was lost
+    since the job began; who only goes on where it stopped has states restored before it answers.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Answering:
         self.published = dict(done)
         self.found = dict(found)
         self.whole = dict(whole)
+        self.missing: dict[Task, int] = {}
         self.publishing: set[tuple[int, str]] = set()
         self.failed = False
         self.floor: float | None = None
@@ -180,10 +181,11 @@ class Answering:
 
     def unsaid(self, work: Work) -> Work:
         """The same work, which knows what of its output is there: a replay would write it again for nobody."""
-        said, whole = self.published.get(work.task, -1), self.whole.get(work.task, frozenset())
-        if work.lane != "exact" or (work.first > said and whole.isdisjoint(work.epochs)):
-            return work
-        return replace(work, said=said, whole=whole)
+        said, whole = (
+            self.published.get(work.task, -1),
+            self.whole.get(work.task, frozenset()).intersection(work.epochs),
+        )
+        return replace(work, said=said, whole=whole) if work.lane == "exact" and (work.first <= said or whole) else work
 
     def _told(self, run: Run, reports: tuple[Report, ...], parts: Parts) -> Record:
         """How the epoch was answered, for the history."""

@@ -26,7 +26,8 @@ class Coordinator:
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
-    ``published``: up to which epoch each task's output was found, ``whole``: of which epochs it was verified.
+    ``published``: up to which epoch each task's output was found, ``whole``: of which epochs it was verified,
+    ``missing``: up to which some of it has to be made again.
     ``scalable``: operators whose state can be cut; those whose streams allow it when None. ``memory``: what came with
     the epochs so far, and what operators remember of it; ``measured``: what an earlier one had.
     """
@@ -42,6 +43,7 @@ class Coordinator:
         saved: Shape | None = None,
         published: Mapping[Task, int] | None = None,
         whole: Mapping[Task, frozenset[int]] | None = None,
+        missing: Mapping[Task, int] | None = None,
         scalable: Collection[str] | None = None,
         memory: Memory | None = None,
         measured: Mapping[str, Any] | None = None,
@@ -51,6 +53,7 @@ class Coordinator:
             topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, whole or {},
             scalable, memory,
         )  # fmt: skip
+        self.parts.answering.missing = dict(missing or {})
         self.parts.measurements.recall(measured or {})
 
     @property

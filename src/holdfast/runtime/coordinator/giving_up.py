@@ -22,8 +22,10 @@ PATIENCE = 5.0
 """Seconds after which who says nothing is given up, counted from when it was first found out, if what an epoch has is
 not more; and who is only slow, from when others had answered in its place and were not short of cores, if half of what
 an epoch has is not more."""
-SILENCE = 10
+SILENCE = 5
 """Nobody is given up who has said nothing for less than so many times as long as those take who are well."""
+EXCUSED = 6
+"""That all are short of cores excuses who is only slow for so many times as long as it has otherwise."""
 MUTE, TIMES = 3, 2
 """Who speaks now and then is given up too, when it was asked so often in vain, and so many times as often as any
 other."""
@@ -34,7 +36,8 @@ FAILURES = 2
 class GivingUp:
     """``since``: when each silent node was first found so, in seconds of the epoch ``epoch``; ``unheard``: when each
     that says nothing was; ``mute``: how often each was asked in vain, ``first``: when that began. ``stood_in``: the
-    epoch that others did ``without`` some; ``proven``: when that was known, which says nothing against anybody else.
+    epoch that others did ``without`` some; ``shown``: when that was known, which says nothing against anybody else;
+    ``proven``: the same, or when others were last short of cores.
     ``failures``: runs in a row that each node broke.
     """
 
@@ -47,6 +50,7 @@ class GivingUp:
         self.stood_in = -1
         self.without: frozenset[str] = frozenset()
         self.proven: float | None = None
+        self.shown = 0.0
         self.failures: Counter[str] = Counter()
 
     def hear(self, told: Told, parts: Parts) -> Said:
@@ -84,11 +88,14 @@ class GivingUp:
             self.mute.clear()
         self.since = {name: self.since.get(name, late.seconds) for name in late.silent}
         self.unheard = {name: self.unheard.get(name, late.seconds) for name in late.mute}
-        is_short = short(late, parts)
-        if not is_short:
+        if not short(late, parts):
             self.mute.update(late.mute)
             self.first = {**dict.fromkeys(late.mute, late.seconds), **self.first}
-        if self.stood_in == late.epoch and (self.proven is None or is_short):
+        if self.stood_in != late.epoch:
+            return
+        if self.proven is None:
+            self.proven = self.shown = late.seconds
+        elif late.pace >= SHORT and late.seconds - self.shown < EXCUSED * max(PATIENCE, late.within / 2):
             self.proven = late.seconds  # who is slow where all are has time from when they are not
 
     def _stuck(self, late: AnswerLate) -> set[str]:

@@ -289,7 +289,8 @@ class Rescaling:
         """Lost tasks that shall come back as several each, since their replay is long.
 
         Only when it takes more than one run, there are nodes for the parts, and an operator does not get more than so
-        many times the tasks it was declared with.
+        many times the tasks it was declared with. A task with outputs to be made again comes back as it was: those
+        that have its keys afterwards say nothing of epochs before.
         """
         into, age = parts.settings.parallel_recovery, parts.answering.head - parts.checkpointing.durable
         long = age > parts.settings.replay_chunk and len(parts.members.nodes) >= into
@@ -298,7 +299,9 @@ class Rescaling:
         declared, now = self.declared.operator, parts.assignment.topology.operator
         room = {name: into * declared[name].parallelism - now[name].parallelism for name in self.scalable}
         chosen: list[Task] = []
-        for task in sorted(set(parts.assignment.down) - self.split_off):
+        durable, missing = parts.checkpointing.durable, parts.answering.missing
+        owing = {task for task, epoch in missing.items() if epoch > durable}
+        for task in sorted(set(parts.assignment.down) - self.split_off - owing):
             if room.get(task.operator, 0) >= into - 1 and parts.assignment.stateful(task):
                 room[task.operator] -= into - 1
                 chosen.append(task)

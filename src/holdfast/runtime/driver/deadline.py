@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
+from holdfast.runtime.driver.hearing import MOST
 from holdfast.runtime.driver.ports import Asked, Failed, Runner, Timer
 from holdfast.runtime.messages import AnswerLate
 
@@ -91,7 +92,7 @@ class Deadline:
             if not isinstance(asked, Failed) and driver.running.of_epoch(epoch) == run:
                 names = frozenset(name for name, place in nodes.items() if place in asked.silent)
                 mute = frozenset(name for name in names if asked.silent[nodes[name]] == "mute")
-                pace = max(asked.pace, behind)
+                pace = max(asked.pace, min(behind, MOST))
                 driver.tell(AnswerLate(epoch, names, driver.clock.now() - since, mute, self.seconds, pace))
 
         places = sorted(set(nodes.values()))

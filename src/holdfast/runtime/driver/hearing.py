@@ -56,11 +56,14 @@ class Hearing:
         self._under_way.discard(name)
 
     def pace(self, names: Iterable[str], now: float) -> float:
-        """How long those of these who are well take to answer now: at least half of them, and the driver itself."""
+        """How long those of these who are well take to answer now: at least half of them, and the driver itself.
+
+        No longer than anybody is waited for: a driver that cannot even ask itself says nothing of the others.
+        """
         told = {name: took for name, (at, took) in self._last.items() if now - at < RECENT}
         others = [told[name] for name in names if name in told]
         own = now - self._owed[CONTROL] if CONTROL in self._owed else told.get(CONTROL, 0.0)
-        return max(own, median_low(others) if others else 0.0)
+        return min(MOST, max(own, median_low(others) if others else 0.0))
 
     def wait(self, names: Iterable[str], now: float) -> float:
         """Seconds that everybody has for an answer."""

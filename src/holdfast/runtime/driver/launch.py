@@ -18,7 +18,7 @@ from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.migration import newest, resume, shapes
 from holdfast.runtime.driver.ports import Ports
-from holdfast.runtime.driver.verifying import Verified, retained, verified
+from holdfast.runtime.driver.verifying import Verified, named, retained, verified
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Damaged, Store, Writer, output
@@ -66,6 +66,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         saved=saved,
         published=_newest_final(store) if config.storage.outputs else {},
         whole=outputs.whole,
+        missing=outputs.missing,
         scalable=scalable(config.pipeline),
         measured=measured,
         memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),
@@ -108,7 +109,6 @@ def _newest_final(store: Store) -> dict[Task, int]:
     """Up to which epoch each task's final output is there; epochs in which it said nothing leave no trace."""
     newest: dict[Task, int] = {}
     for epoch, name in output.written(store.files, "final"):
-        operator, _, number = name.rpartition("/")
-        task = Task(operator, int(number))
+        task = named(name)
         newest[task] = max(epoch, newest.get(task, -1))
     return newest

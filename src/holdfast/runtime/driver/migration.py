@@ -98,7 +98,7 @@ def migrate(
     if not fit.migrates:
         return found
     # The shape first: if we stop in between, the pipelines still differ and all of this is done again.
-    writer.commit_shape(_in_force(store, pipeline).without(fit.resized).to_json())
+    writer.commit_shape(in_force(store, pipeline).without(fit.resized).to_json())
     gone = [name for name in before if name not in pipeline.by_name]
     saved = _shape_of(found).without([*fit.resized, *gone])
     entries = {}
@@ -173,7 +173,7 @@ def _cut(pipeline: Pipeline, name: str, states: list[TaskState]) -> list[TaskSta
 
 def shapes(store: Store, writer: Writer, pipeline: Pipeline, checkpoint: int) -> tuple[Shape, Shape]:
     """The shape in force, put down again by this writer, and the one that the checkpoint was written in."""
-    shape = _in_force(store, pipeline)
+    shape = in_force(store, pipeline)
     for name in shape.routings:
         try:
             check_scalable(pipeline, name)
@@ -189,7 +189,8 @@ def _shape_of(found: Checkpoint) -> Shape:
     return Shape.from_json(found.extra["shape"]) if "shape" in found.extra else Shape()
 
 
-def _in_force(store: Store, pipeline: Pipeline) -> Shape:
+def in_force(store: Store, pipeline: Pipeline) -> Shape:
+    """The shape that the store has."""
     body = store.shape()
     shape = Shape() if body is None else Shape.from_json(body)
     return shape.without(name for name in shape.routings if name not in pipeline.by_name)

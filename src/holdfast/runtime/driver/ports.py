@@ -23,7 +23,18 @@ from holdfast.state.entries import FileEntry
 
 T = TypeVar("T")
 Queue = Literal[
-    "commit", "checkpoint", "publish", "deliver", "history", "tidy", "lease", "nodes", "plan", "ask", "requests"
+    "commit",
+    "checkpoint",
+    "publish",
+    "deliver",
+    "history",
+    "tidy",
+    "lease",
+    "nodes",
+    "plan",
+    "ask",
+    "blame",
+    "requests",
 ]
 """Work of one queue is done in order, of different ones side by side."""
 Listener = Callable[[dict[str, Any]], None]

@@ -234,7 +234,7 @@ class Running:
             driver.watching.look()
 
         driver.ports.background.submit(
-            "ask", lambda: self._runner.failing(run.number, sorted(set(nodes.values()))), found
+            "blame", lambda: self._runner.failing(run.number, sorted(set(nodes.values()))), found
         )
 
     def settle_suspects(self) -> None:

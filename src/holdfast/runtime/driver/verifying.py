@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import Unrecoverable
 from holdfast.operators import Pipeline
-from holdfast.runtime.driver.migration import serves
+from holdfast.runtime.driver.migration import in_force, serves
 from holdfast.runtime.driver.publishing import BACKLOG
+from holdfast.runtime.shape import reshaped
 from holdfast.state import Damaged, Store, cursor, output
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.journal import Journal
@@ -32,11 +33,13 @@ class Verified:
     """``found``: the checkpoint to go on from. ``remade``: from which epoch on a task's final outputs come again.
 
     ``whole``: epochs since the checkpoint of which a task's final output is there, whole; nobody needs it again.
+    ``missing``: up to which epoch some of its outputs have to be made again.
     """
 
     found: Checkpoint | None
     remade: Mapping[str, int] = field(default_factory=dict)
     whole: Mapping[Task, frozenset[int]] = field(default_factory=dict)
+    missing: Mapping[Task, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
@@ -51,8 +54,12 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
     def owed(kind: Kind, epoch: int, task: str) -> bool:
         return had is not None and not had.given(kind, task, epoch)
 
-    lost = output.lost(files, "final", lambda epoch, task: owed("final", epoch, task)) if had is not None else {}
-    final, whole = output.checked(files, "final", lambda epoch, task: epoch > newest or owed("final", epoch, task))
+    def concerned(epoch: int, task: str) -> bool:
+        return epoch > newest or owed("final", epoch, task)
+
+    lost = output.lost(files, "final", concerned)
+    final, whole = output.checked(files, "final", concerned)
+    _refuse_past_making(store, pipeline, {**lost, **final})
     # Later ones were lost, or were about to be placed when the last driver died: they are made again in any case.
     final |= {key: told for key, told in lost.items() if key[0] <= newest}
     if final and (oldest := min(final))[0] <= newest:
@@ -65,17 +72,42 @@ def verified(store: Store, journal: Journal, pipeline: Pipeline, found: Checkpoi
     notes = [f"{name} {what}; it is made again from the journal" for name, what in final.values()]
     notes += [f"{name} {what}; the sink gets the final one only" for name, what in tentative.values()]
     remade: dict[str, int] = {}
-    for epoch, task in (*final, *lost):
-        remade[task] = min(epoch, remade.get(task, epoch))
+    missing: dict[Task, int] = {}
+    for epoch, name in (*final, *lost):
+        remade[name] = min(epoch, remade.get(name, epoch))
+        missing[named(name)] = max(epoch, missing.get(named(name), epoch))
     # Of a task of which something is made again all that comes after it is given to the sink when it is placed again.
     there: dict[Task, set[int]] = {}
     for epoch, name in whole:
         if newest < epoch < remade.get(name, math.inf):
-            operator, _, number = name.rpartition("/")
-            there.setdefault(Task(operator, int(number)), set()).add(epoch)
+            there.setdefault(named(name), set()).add(epoch)
     if there and store.sync.outputs:
         output.confirm(files, "final", *whole[-1])
-    return Verified(found, remade, {task: frozenset(epochs) for task, epochs in there.items()}, notes)
+    return Verified(found, remade, {task: frozenset(epochs) for task, epochs in there.items()}, missing, notes)
+
+
+def named(name: str) -> Task:
+    """The task of an output."""
+    operator, _, number = name.rpartition("/")
+    return Task(operator, int(number))
+
+
+def _refuse_past_making(store: Store, pipeline: Pipeline, missing: Mapping[tuple[int, str], tuple[str, str]]) -> None:
+    """Damaged for an output of a task that was scaled after it: whoever has its keys now goes on from there."""
+    shape = in_force(store, pipeline)
+    now = set(reshaped(pipeline.coordinated, shape).tasks) if shape.routings else set()
+    for (epoch, name), (path, what) in sorted(missing.items()):
+        task = named(name)
+        if task.operator in shape.routings and (task not in now or epoch <= shape.done.get(task, -1)):
+            raise Damaged(
+                f"store {store.url}: {path} {what}, and {task.operator} was scaled since, so that nothing can make it "
+                f"again; {_put_back(path)}"
+            )
+
+
+def _put_back(path: str) -> str:
+    proofs = f"{output.sums_folder('final')}/{path.rpartition('/')[2].removesuffix('.parquet')}-*"
+    return f"put it back from a copy, or delete it and {proofs} to go on without it"
 
 
 def _before(store: Store, journal: Journal, pipeline: Pipeline, epoch: int, name: str, what: str) -> Checkpoint | None:
@@ -87,8 +119,7 @@ def _before(store: Store, journal: Journal, pipeline: Pipeline, epoch: int, name
     try:
         return store.latest(usable)
     except Unrecoverable as error:
-        proofs = f"{output.sums_folder('final')}/{name.rpartition('/')[2].removesuffix('.parquet')}-*"
         raise Damaged(
             f"store {store.url}: {name} {what}, the sink has not had it yet, and no checkpoint from before it is left "
-            f"to make it again; put it back from a copy, or delete it and {proofs} to go on without it"
+            f"to make it again; {_put_back(name)}"
         ) from error

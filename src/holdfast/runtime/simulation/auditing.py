@@ -215,7 +215,9 @@ class Auditor:
         there = output.written(files, "final")
         read = {key: _plain(output.read(files, "final", *key)) for key in there if key not in simulation.excused}
         for key, rows in read.items():
-            if key in self._finals and not self._finals[key].equals(rows):
+            if key not in self._finals:  # placed by a driver that died before it could say so
+                self._exact(key, rows)
+            elif not self._finals[key].equals(rows):
                 raise Breach(f"the final output of {key[1]} in epoch {key[0]} is another at the end")
         if gone := [key for key in self._finals if key not in there and key not in simulation.excused]:
             raise Breach(f"the final output of {gone[0][1]} in epoch {gone[0][0]} was published and is gone")

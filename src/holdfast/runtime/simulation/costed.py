@@ -100,9 +100,9 @@ class CostedRunner:
     def _report(self, plan: RunPlan, work: Work) -> Report:
         topology = self._topology(plan)
         rows = int(topology.rates[topology.index[work.task]] * len(work.epochs))
-        says = work.task.operator in self._context.outputs and work.lane in ("exact", "tentative")
+        said = filter(work.says, work.epochs) if work.task.operator in self._context.outputs else ()
         try:
-            outputs = {epoch: self._stage(plan, work, epoch) for epoch in work.epochs} if says else {}
+            outputs = {epoch: self._stage(plan, work, epoch) for epoch in said}
         except Unusable as error:
             return Report(work.task, work.lane, work.node, "unusable", work.start, message=str(error))
         seconds = self._cost(plan, work)

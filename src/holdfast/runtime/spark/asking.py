@@ -11,13 +11,15 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from holdfast.runtime.driver.hearing import CONTROL, Hearing
+from holdfast.runtime.driver.hearing import CONTROL, MOST, Hearing
 from holdfast.runtime.driver.ports import Asked, Silence
 from holdfast.runtime.spark.nodes import EXECUTOR
 
 STEP = 0.05
 """Seconds that are waited at a time. What it takes longer than twice that the driver did not get, and counts for nobody
 as silence."""
+LONGEST = 2 * MOST
+"""Seconds after which nobody is waited for any more, whatever the driver got of them."""
 FETCH = re.compile(r"FetchFailed\(BlockManagerId\((\d+),")
 REMEMBERED = 30.0
 """Seconds that a read in vain is held against both."""
@@ -88,31 +90,33 @@ class Asking:
     def _unanswering(self, executors: Sequence[str]) -> tuple[dict[str, Silence], float]:
         """Those whose process does not answer in time, and how long others take, or how long the driver itself was held
         up. A dump of its threads is the one thing that any executor gives."""
-        hearing, waited, lost = self._hearing, 0.0, 0.0
+        hearing, waited, held_up = self._hearing, 0.0, 0.0
         with self._heard:
-            for each in (CONTROL, *executors):
-                if hearing.free(each):
-                    hearing.asked(each, time.monotonic())
-                    asking = threading.Thread(target=self._ask, args=(each,), name=f"holdfast-ask-{each}", daemon=True)
-                    asking.start()
-            now = time.monotonic()
-            while any(map(hearing.owes, executors)) and waited < hearing.wait(executors, now):
+            for each in filter(hearing.free, (CONTROL, *executors)):
+                asking = threading.Thread(target=self._ask, args=(each,), name=f"holdfast-ask-{each}", daemon=True)
+                asking.start()  # it has nothing to tell before this lock is given back
+                hearing.asked(each, time.monotonic())
+            began = now = time.monotonic()
+            while any(map(hearing.owes, executors)) and waited < hearing.wait(executors, now) and now < began + LONGEST:
                 self._heard.wait(STEP)
                 took = time.monotonic() - now
-                now, waited, lost = now + took, waited + min(took, 2 * STEP), lost + max(0.0, took - 2 * STEP)
-            return hearing.judge(executors), max(lost, hearing.pace(executors, now))
+                now, waited, held_up = now + took, waited + min(took, 2 * STEP), max(held_up, took - 2 * STEP)
+            return hearing.judge(executors), min(MOST, max(held_up, hearing.pace(executors, now)))
 
-    def _ask(self, executor: str) -> None:
-        scala: Any = self._context._jsc.sc()
+    def _ask(self, who: str) -> None:
+        answered = False
         try:
-            answered = bool(scala.getExecutorThreadDump(executor).isDefined())
+            scala: Any = self._context._jsc.sc()
+            # Of the driver itself any word will do: its own threads are not stopped for it.
+            answered = bool(scala.startTime() if who == CONTROL else scala.getExecutorThreadDump(who).isDefined())
         except Exception:  # py4j wraps whatever Spark throws; who is gone does not answer either
             answered = False
-        with self._heard:
-            if answered:
-                self._hearing.answered(executor, time.monotonic())
-            self._hearing.over(executor)
-            self._heard.notify_all()
+        finally:
+            with self._heard:
+                if answered:
+                    self._hearing.answered(who, time.monotonic())
+                self._hearing.over(who)
+                self._heard.notify_all()
 
     def _tasks(self, group: str, status: str) -> Iterator[Any]:
         """Of stages that are under way, or of those that failed."""

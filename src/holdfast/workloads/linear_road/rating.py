@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -187,6 +188,8 @@ def _latencies(files: Iterable[Path], published: dict[int, float], origin: float
     tables = [pa.schema({"epoch": pa.int64(), "kind": pa.string(), "time": pa.int64()}).empty_table()]
     tables += [pq.read_table(file, columns=["epoch", "kind", "time"]) for file in files]
     answers = pa.concat_tables(tables)
+    # Of what a driver placed that died before it could note when, nobody knows how long it took.
+    answers = answers.filter(pc.is_in(answers.column("epoch"), pa.array(list(published), pa.int64())))
     epochs, which = np.unique(answers.column("epoch").to_numpy(), return_inverse=True)
     left = np.array([published[epoch] for epoch in epochs.tolist()])
     due = origin + answers.column("time").to_numpy() - RAMP * CYCLE
