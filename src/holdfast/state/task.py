@@ -42,6 +42,16 @@ class TaskState:
         return sum(len(table) for table in self.tables.values())
 
     @property
+    def afar(self) -> bool:
+        """Whether some of it is elsewhere, and comes as it is asked for."""
+        return any(table.afar for table in self.tables.values())
+
+    def tell(self) -> None:
+        """Raise what came in between as something of it was asked for, though nobody may have said so."""
+        for table in self.tables.values():
+            table.tell()
+
+    @property
     def schemas(self) -> dict[str, StateSchema]:
         return {name: table.schema for name, table in self.tables.items()}
 
