@@ -173,7 +173,9 @@ def _encoded(table: tuple[StateSchema, SortedRun] | None, about: Mapping[str, An
     """The bytes of a file, and where the directory of its pages is, if it is large."""
     if table is None:
         return encode_note(about), None
-    return pages.encode(*table, about) if table[1].nbytes >= pages.LARGE else (encode_run(*table, about), None)
+    if len(table[1]) and table[1].nbytes >= pages.LARGE:
+        return pages.encode(*table, about)
+    return encode_run(*table, about), None
 
 
 def file_facts(name: str) -> tuple[int, int] | None:

@@ -40,6 +40,8 @@ LARGE = 8 << 20
 """Runs of so many bytes are written in pages; smaller ones are read as fast whole."""
 PAGE = 32 << 10
 """Bytes of a page, about. One is read for each key that is far from others, and each has 300 bytes of its own."""
+MOST = 0.5
+"""Once so much of a file would have been read, requests counted by the bytes that come meanwhile, all of it is."""
 CHECKED = 1024
 """So many pages at once are checked."""
 COLUMNS = b"columns"
@@ -86,7 +88,7 @@ def encode(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> tup
 
 def to_read(size: int, keys: int | None) -> int:
     """Of a table of so many bytes, those that are read to look up so many keys; None: for more than look-ups."""
-    return size if keys is None or size < LARGE or 2 * keys * PAGE > size else keys * PAGE
+    return size if keys is None or size < LARGE or keys * PAGE > MOST * size else keys * PAGE
 
 
 def _cuts(run: SortedRun) -> Positions:
@@ -227,7 +229,7 @@ class PagedFile:
             return
         requests = max(len(pages), self._files.at_once)
         self._spent += int(self._size[pages].sum()) + requests * self._files.far
-        if 2 * self._spent > self.entry.bytes:
+        if self._spent > MOST * self.entry.bytes:
             self.whole()
             return
         with self._noted():

@@ -50,6 +50,12 @@ def _hidden(error: Exception, secrets: Sequence[str]) -> str:
     return " ".join(said.split())
 
 
+def _arrow(data: bytes) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    sink.write(data)
+    return sink.getvalue()
+
+
 class RemoteFiles:
     """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing.
 
@@ -70,16 +76,16 @@ class RemoteFiles:
 
     def read(self, name: str) -> pa.Buffer:
         with self._answered("read", name):
-            sink = pa.BufferOutputStream()
-            sink.write(self._system.cat_file(self._path(name)))
-            return sink.getvalue()
+            return _arrow(self._system.cat_file(self._path(name)))
 
     def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
         path = self._path(name)
 
         def read(some: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
             starts, ends = [start for start, _ in some], [start + size for start, size in some]
-            return [pa.py_buffer(part) for part in self._system.cat_ranges([path] * len(some), starts, ends)]
+            return [
+                _arrow(part) for part in self._system.cat_ranges([path] * len(some), starts, ends, on_error="raise")
+            ]
 
         with self._answered("read", name):
             return read_near(spans, self.far, read)
