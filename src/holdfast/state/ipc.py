@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from holdfast.state.schema import StateSchema
 HASH = "__hash"
 ALIVE = "__alive"
 METADATA = b"holdfast"
+ROOMY = 1 << 20
+"""Batches of so many bytes are encoded in memory that is there from the start: to make room is most of the work."""
 PLAIN = pa.ipc.IpcWriteOptions()
 """Made once: what is written is small, and Arrow would look for its defaults in the environment every time."""
 
@@ -57,10 +59,22 @@ def note_bytes(about: Mapping[str, Any]) -> bytes:
 
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     """A record batch as an Arrow IPC file in memory."""
+    if batch.nbytes >= ROOMY:
+        room = room_for([batch])
+        with pa.FixedSizeBufferWriter(room) as sink:
+            with pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:
+                writer.write_batch(batch)
+            return room.slice(0, sink.tell())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
+
+
+def room_for(batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """Memory for an Arrow IPC file of these batches and a few words for each: it need not grow."""
+    sizes = sum(map(pa.ipc.get_record_batch_size, batches))
+    return pa.allocate_buffer(sizes + 256 * len(batches) + 4 * batches[0].schema.serialize().size + (1 << 16))
 
 
 def decode_batch(data: pa.Buffer | bytes, several: bool = False) -> tuple[pa.RecordBatch, dict[str, Any]]:

@@ -27,6 +27,7 @@ from holdfast.state.ipc import (
     decode_batch,
     encode_batch,
     note_bytes,
+    room_for,
     run_batch,
     run_of,
     schema_of,
@@ -62,8 +63,7 @@ def encode(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> tup
     """A run as an Arrow IPC file in pages, and where its directory is."""
     batch, cuts = run_batch(schema, run, about), _cuts(run)
     parts = [batch.slice(start, stop - start) for start, stop in pairwise(cuts.tolist())]
-    sizes = [pa.ipc.get_record_batch_size(part) for part in parts]
-    data = pa.allocate_buffer(sum(sizes) + 256 * len(parts) + 4 * batch.schema.serialize().size + (1 << 16))
+    data = room_for(parts)
     written, sink = memoryview(data), pa.FixedSizeBufferWriter(data)
     ends = []
     with pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:
@@ -71,7 +71,7 @@ def encode(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> tup
             writer.write_batch(part)
             ends.append(sink.tell())
         # The schema lies before the first page.
-        starts = [ends[0] - sizes[0], *ends[:-1]]
+        starts = [ends[0] - pa.ipc.get_record_batch_size(parts[0]), *ends[:-1]]
         sums = [hashlib.sha256(written[start:end]).digest()[:16] for start, end in zip(starts, ends, strict=True)]
         spans = np.subtract(ends, starts)
         note = {"kind": "pages", "key": schema.key.names, "last": int(run.hashes[-1]), **about}
