@@ -45,6 +45,13 @@ class Paged:
         self.wholes = 0
 
 
+@pytest.fixture(autouse=True)
+def not_so_large() -> Iterator[None]:
+    """What is large is so with fewer rows."""
+    with mock.patch.object(pages, "LARGE", 8 << 20):
+        yield
+
+
 @pytest.fixture
 def reads() -> Iterator[Paged]:
     seen, read, whole = Paged(), LocalFiles.read_parts, pages.PagedFile.whole

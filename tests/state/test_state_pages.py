@@ -46,6 +46,13 @@ SCHEMAS = {
 KEYS = 600
 
 
+@pytest.fixture(autouse=True)
+def not_so_large() -> Iterator[None]:
+    """What is large is so with fewer rows."""
+    with mock.patch.object(pages, "LARGE", 8 << 20):
+        yield
+
+
 @pytest.fixture
 def small() -> Iterator[None]:
     """Files of a few rows are in pages of a few rows."""

@@ -208,7 +208,7 @@ class Worker:
 
         def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
             seconds = time.process_time() - began
-            size, rows = (state.nbytes, 0 if state.afar else state.rows) if state is not None else (0, 0)
+            size, rows = (state.nbytes, state.rows if state.counted else 0) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
                 outputs, message, keys, restored=fetching, took=time.perf_counter() - since,
