@@ -41,6 +41,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("latency.py --rows 0", "--rows must be at least 1, got 0"),
         ("throughput.py --repeat 0", "--repeat must be at least 1, got 0"),
         ("promises.py --jobs 0", "--jobs must be at least 1, got 0"),
+        ("fork_reads.py --touched 0", "--touched and --times must be at least 1, and --keys at least --touched"),
         ("forks.py --age 20", "--age must be 0 to 19, got 20"),
     ],
 )

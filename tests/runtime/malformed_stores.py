@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 from typer.testing import CliRunner
 
@@ -41,7 +42,7 @@ from holdfast.runtime.simulation.operators import cut_batches
 from holdfast.runtime.simulation.pipelines import counted_words, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule, Timing
 from holdfast.runtime.simulation.simulation import STORE, JobRefused, Simulation, Unfinished
-from holdfast.state import Damaged, output
+from holdfast.state import Damaged, output, pages
 from holdfast.state.entries import checksum
 
 EPOCHS, DIES_AT = 12, 9
@@ -101,7 +102,9 @@ def real() -> Real:
                 raise Dies
 
         simulation.watchers.append(watch)
-        with contextlib.suppress(Dies):
+        # However small its tables are, their files are in pages.
+        small = [mock.patch.object(pages, what, size) for what, size in (("LARGE", 1), ("PAGE", 64))]
+        with small[0], small[1], contextlib.suppress(Dies):
             simulation.run()
         history = (Path(folder) / NAME).read_bytes()
     prefix = f"{STORE}/"

@@ -34,6 +34,8 @@ def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
         "checkpoints", "cursor", "fence", "history.jsonl", "holdfast-store.json", "journal", "output", "shape",
         "signature", "state",
     }  # fmt: skip
+    newest = max(name for name in real().files if name.startswith("checkpoints/0"))
+    assert b'"pages"' in real().files[newest]
 
 
 @pytest.mark.parametrize("name", [*some(KINDS), *some(ARROW)])

@@ -391,6 +391,20 @@ def test_an_answer_waits_for_no_state_that_takes_longer_than_it_may_take_itself(
     assert driver.parts.runs.of("replay") is not None, "what nobody waits for is restored all the same"
 
 
+@pytest.mark.parametrize(
+    ("touched", "waits"), [([1000], True), ([None], False), ([None, 1000], False), ([None, *[1000] * 20], True)]
+)
+def test_an_answer_waits_for_a_fork_by_what_its_epochs_touch(touched: list[int | None], waits: bool) -> None:
+    """A large state of which an epoch looks up a few keys is there soon; not if all of it was needed of late."""
+    driver = two_nodes(capacity=1000.0, checkpoint_every=100, restore_within=2.0)
+    for epoch, size in enumerate(touched, 5):
+        driver.arrive(epoch)
+        run = driver.only(Run)
+        driver.done(run, *(replace(driver.report(work), state_bytes=int(READ * 3), touched=size) for work in run.works))
+    driver.lose(1)
+    assert bool(driver.parts.measurements.dear(2.0)) != waits
+
+
 def test_a_state_that_takes_long_is_waited_for_where_nobody_else_has_an_answer() -> None:
     driver = Driver(chain(1, 1), nodes=2, capacity=1000.0, checkpoint_every=3, restore_within=0.1)
     driver.join(0, 1)

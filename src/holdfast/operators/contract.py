@@ -30,16 +30,20 @@ class TableView:
         self._table = table
         self._epoch = epoch
         self._changes: list[Change] = []
+        self._looked_up = 0
+        self._searched = False
 
     @property
     def schema(self) -> StateSchema:
         return self._table.schema
 
     def __len__(self) -> int:
+        self._searched = True
         return len(self._table)
 
     def lookup(self, keys: pa.Table) -> pa.Table:
         """The value columns for these keys, row for row, null where absent, and a boolean column ``found``."""
+        self._looked_up += keys.num_rows
         values, found = self._table.find(keys)
         columns = dict(zip(values.schema.names, values.columns, strict=True))
         return pa.table({**columns, FOUND: pa.array(found)})
@@ -56,14 +60,17 @@ class TableView:
 
     def scan(self) -> pa.Table:
         """Every row, in a deterministic order."""
+        self._searched = True
         return self._table.to_table()
 
     def upto(self, by: ByTime, time: int) -> pa.Table:
         """The rows whose time is at or before this one, in the order of ``scan``. It costs what it answers."""
+        self._searched = True
         return self._table.upto(by, time)
 
     def best(self, by: ByRank, groups: pa.Table, count: int | None) -> pa.Table:
         """Few rows, among them the first ``count`` of each of these groups (all, without one), in ``scan``'s order."""
+        self._searched = True
         return self._table.best(by, groups, count)
 
     def _change(self, change: Change) -> None:
@@ -74,6 +81,11 @@ class TableView:
     def table(self) -> StateTable:
         """The version that holds all changes made so far."""
         return self._table
+
+    @property
+    def asked(self) -> int | None:
+        """How many keys were looked up; None if something else was asked, which may need every row."""
+        return None if self._searched else self._looked_up
 
     @property
     def changed(self) -> bool:

@@ -317,6 +317,8 @@ class Report:
     """Seconds that it took to bring the state from the store; 0 where it was not needed."""
     took: float = 0.0
     """Seconds by the clock, waiting included; ``seconds`` are those of the CPU."""
+    touched: int | None = None
+    """Bytes of the state that a fork of it would have read for one of these epochs, at most; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)

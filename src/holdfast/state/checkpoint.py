@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import Invalid
+from holdfast.state import pages
 from holdfast.state.change import Change
 from holdfast.state.entries import (
     Damaged,
     FileEntry,
+    Span,
     checksum,
     parse_document,
     read_bytes,
@@ -24,7 +28,7 @@ from holdfast.state.entries import (
     read_document,
 )
 from holdfast.state.files import Files, exists
-from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
+from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run, same_hashes
 from holdfast.state.names import table_label, task_folder
 from holdfast.state.ranges import KeyRange, Routing
 from holdfast.state.run import SortedRun
@@ -154,15 +158,24 @@ def write_runs(
     entries = []
     for table in sorted(runs) or [""]:
         about = {"kind": "checkpoint", "task": str(task), "table": table, "epoch": epoch, "since": since}
-        data = encode_run(*runs[table], about) if runs else encode_note(about)
+        data, directory = _encoded(runs.get(table), about)
         proof = checksum(data)
         span = "full" if since is None else str(since)
         label = f"{epoch:012d}-{span}-{token:010d}-{proof}.{table_label(table)}.arrow"
         path = f"{STATE}/{task_folder(task)}/{label}"
         files.put(path, data, sync)
         rows = len(runs[table][1]) if runs else 0
-        entries.append(FileEntry(path, data.size, proof, rows, table, epoch, since))
+        entries.append(FileEntry(path, data.size, proof, rows, table, epoch, since, directory))
     return entries
+
+
+def _encoded(table: tuple[StateSchema, SortedRun] | None, about: Mapping[str, Any]) -> tuple[pa.Buffer, Span | None]:
+    """The bytes of a file, and where the directory of its pages is, if it is large."""
+    if table is None:
+        return encode_note(about), None
+    if len(table[1]) and table[1].nbytes >= pages.LARGE:
+        return pages.encode(*table, about)
+    return encode_run(*table, about), None
 
 
 def file_facts(name: str) -> tuple[int, int] | None:
@@ -173,7 +186,20 @@ def file_facts(name: str) -> tuple[int, int] | None:
 
 def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, SortedRun] | None:
     """The run of a file, checked; None for one that says that there are no tables. Damaged if anything is wrong."""
+    return _decoded(task, entry, read_checked(files, entry))
+
+
+def check_run(files: Files, task: str, entry: FileEntry) -> str | None:
+    """What is wrong with a file in which all checksums of the manifest are right; Damaged if they are not."""
     data = read_checked(files, entry)
+    if (read := _decoded(task, entry, data)) is None:
+        return None
+    if entry.pages is not None:
+        pages.PagedFile(pages.AtHand(data), task, entry, lambda: read[1]).check()
+    return None if same_hashes(read[1]) else f"{entry.path}: the stored hashes are not those of the keys"
+
+
+def _decoded(task: str, entry: FileEntry, data: pa.Buffer) -> tuple[StateSchema, SortedRun] | None:
     if not entry.table:
         return None
     try:
@@ -185,18 +211,38 @@ def read_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, So
     return schema, run
 
 
+def open_run(files: Files, task: str, entry: FileEntry) -> tuple[StateSchema, SortedRun] | None:
+    """Like ``read_run``, but pages of a file that has some are read as keys are looked up: Damaged may come then."""
+    if entry.pages is None or not entry.table:
+        return read_run(files, task, entry)
+
+    def whole() -> SortedRun:
+        read = read_run(files, task, entry)
+        assert read is not None
+        return read[1]
+
+    file = pages.PagedFile(files, task, entry, whole)
+    return file.schema, pages.PagedRun(file)
+
+
 def read_chain(
-    files: Files, task: str, chain: Iterable[FileEntry], epoch: int, parts: Mapping[str, KeyRange] | None = None
+    files: Files,
+    task: str,
+    chain: Iterable[FileEntry],
+    epoch: int,
+    parts: Mapping[str, KeyRange] | None = None,
+    touched: bool = False,
 ) -> TaskState:
     """A task's state from its chain of files. Cost follows the bytes in them.
 
     ``parts``: tables of which only the keys in a range are wanted; the others are not even put together.
+    ``touched``: what of large files is looked up is read when it is.
     """
     state: TaskState | None = None
     steps: dict[tuple[int, int | None], dict[str, Change]] = {}
     for entry in chain:
         step = steps.setdefault((entry.epoch, entry.since), {})
-        if (read := read_run(files, task, entry)) is not None:
+        if (read := (open_run if touched else read_run)(files, task, entry)) is not None:
             schema, run = read
             part = (parts or {}).get(entry.table)
             step[entry.table] = Change.of_run(schema, run if part is None else run.slice(part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +31,20 @@ class Damaged(Unrecoverable):
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a file, and its own checksum."""
+
+    at: int
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file: where it is, what is in it, and the checksum that proves it. ``since`` None: a whole table."""
+    """A file: where it is, what is in it, and the checksum that proves it. ``since`` None: a whole table.
+
+    ``pages``: where the directory of its pages is, of a file that has one (pages.py).
+    """
 
     path: str
     bytes: int
@@ -41,18 +53,21 @@ class FileEntry:
     table: str = ""
     epoch: int = 0
     since: int | None = None
+    pages: Span | None = None
 
     def __post_init__(self) -> None:
         if not is_inside(self.path):
             raise Damaged(f"{self.path!r:.100} is no name of a file in a store")
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        told = {name: getattr(self, name) for name in self.__slots__ if name != "pages"}
+        return told if self.pages is None else {**told, "pages": asdict(self.pages)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> FileEntry:
         try:
-            return cls(**content)
+            pages = content.get("pages")
+            return cls(**{**content, "pages": None if pages is None else Span(**pages)})
         except TypeError as error:
             raise Invalid(f"file entry: {error}") from error
 

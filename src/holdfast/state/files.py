@@ -46,8 +46,14 @@ class Files(Protocol):
     url: str
     at_once: int
     """So many requests may be under way together: where each waits for a service, more than one."""
+    far: int
+    """So many bytes come in the time that one more request takes."""
 
     def read(self, name: str) -> pa.Buffer: ...
+    def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+        """Parts of a file, each by where it begins and its bytes, in ascending order; less where the file ends."""
+        ...
+
     def map(self, name: str) -> pa.Buffer:
         """Like ``read``, without a copy where the place can; the bytes stay though the name may go."""
         ...
@@ -122,6 +128,27 @@ def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     return open_remote(text, options or {})
 
 
+def read_near(
+    spans: Sequence[tuple[int, int]], gap: int, read: Callable[[Sequence[tuple[int, int]]], Sequence[pa.Buffer]]
+) -> Sequence[pa.Buffer]:
+    """What ``read_parts`` gives, where parts that lie no further apart than ``gap`` bytes are asked for in one."""
+    joined: list[tuple[int, int]] = []
+    within: list[int] = []
+    for start, size in spans:
+        if joined and start - sum(joined[-1]) <= gap:
+            first = joined[-1][0]
+            joined[-1] = first, max(sum(joined[-1]), start + size) - first
+        else:
+            joined.append((start, size))
+        within.append(len(joined) - 1)
+    found = read(joined)
+    parts = []
+    for (start, size), number in zip(spans, within, strict=True):
+        skipped = min(start - joined[number][0], found[number].size)
+        parts.append(found[number].slice(skipped, min(size, found[number].size - skipped)))
+    return parts
+
+
 def exists(files: Files, name: str) -> bool:
     """Whether a file has this name. One request, and no listing, which may come late."""
     try:
@@ -134,6 +161,7 @@ class LocalFiles:
     """Files on a local disk. ``sync`` makes a write outlive the machine's crash, not only the process's."""
 
     at_once = 1
+    far = 0
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -144,6 +172,14 @@ class LocalFiles:
         with told(self.url, "read", name), open(self._path(name), "rb") as file:
             data = pa.allocate_buffer(os.fstat(file.fileno()).st_size)
             return data.slice(0, file.readinto(memoryview(data)))
+
+    def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+        found = []
+        with told(self.url, "read", name), open(self._path(name), "rb", buffering=0) as file:
+            for start, size in spans:
+                data = pa.allocate_buffer(max(0, min(size, os.fstat(file.fileno()).st_size - start)))
+                found.append(data.slice(0, os.preadv(file.fileno(), [memoryview(data)], start) if data.size else 0))
+        return found
 
     def map(self, name: str) -> pa.Buffer:
         with told(self.url, "read", name), pa.memory_map(self._path(name)) as file:

@@ -36,6 +36,7 @@ ENTRY = {
     "table": str,
     "epoch": int,
     "since": (int, None),
+    "pages?": ({"at": int, "bytes": int, "checksum": str}, None),
 }
 ROUTING = {"version": int, "ranges": [[int]]}
 FORMS: Mapping[str, Any] = {

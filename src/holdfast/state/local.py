@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -28,7 +28,8 @@ from holdfast.state.schema import StateSchema
 from holdfast.state.table import StateTable
 from holdfast.state.task import TaskState
 
-_NAME = re.compile(r"(-?\d+)\.(full|-?\d+)\.(\d+)of(\d+)\.(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
+STORED = "stored"
+_NAME = re.compile(r"(-?\d+)\.(full|stored|-?\d+)\.(\d+)of(\d+)\.(\d+)\.([0-9a-f]{8})\.(.*)\.arrow")
 _FOLD_RATIO = 2
 FOLD_STEPS = 8
 """Changelogs with fewer steps than this are left alone: folding every epoch would write everything twice."""
@@ -56,6 +57,8 @@ class _Part:
     run: int
     checksum: int
     table: str
+    stored: bool = False
+    """Only a note: the version is that of the checkpoint of this epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ class LocalState:
         tables = {name: (table.schema, table.flat()) for name, table in state.tables.items()}
         return self._write(task, state.epoch, None, run, tables)
 
+    def refer(self, task: str, epoch: int, run: int = 0) -> None:
+        """A version that is not kept here: whoever loads it, or one after it, gives it from the durable store."""
+        about = {"kind": "local", "task": str(task), "table": "", "epoch": epoch, "since": None}
+        self._put(task, f"{epoch}.{STORED}.0of1.{run}", "", encode_note(about))
+
     def link(self, task: str, other: LocalState) -> None:
         """Give another branch of the node all there is of a task, without copying it: how a fork begins."""
         folder = task_folder(task)
@@ -111,8 +119,20 @@ class LocalState:
                     link_between(self.files, f"{folder}/{name}", other.files, f"{folder}/{name}")
             linked.update(new)
 
-    def load(self, task: str, epoch: int, cached: TaskState | None = None) -> TaskState:
-        """Version ``epoch``, from files alone or from ``cached``, an older version, and the changes it lacks."""
+    def load(
+        self,
+        task: str,
+        epoch: int,
+        cached: TaskState | None = None,
+        stored: Callable[[int], TaskState] | None = None,
+    ) -> TaskState:
+        """Version ``epoch``, from files alone or from ``cached``, an older version, and the changes it lacks.
+
+        ``stored``: gives a version from the durable store, for one that is only referred to here.
+        """
+        if cached is None and stored is not None:
+            referred = [part.epoch for part in self._parts(task) if part.stored and part.epoch <= epoch]
+            cached = stored(max(referred)) if referred else None
         if cached is not None and cached.epoch == epoch:
             return cached
         before: list[_Step] = []
@@ -170,7 +190,7 @@ class LocalState:
         Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
         together from files, and the next call finds it.
         """
-        parts = self._parts(task)
+        parts = [part for part in self._parts(task) if not part.stored]
         steps = _complete(parts)
         whole = [s for s in steps if s.since is None and s.epoch <= before]
         if not whole:
@@ -266,17 +286,20 @@ class LocalState:
     def _write(
         self, task: str, epoch: int, since: int | None, run: int, runs: Mapping[str, tuple[StateSchema, SortedRun]]
     ) -> int:
-        folder, total = task_folder(task), 0
+        total = 0
         # A version without tables is still a version: one file without columns says so.
         named = sorted(runs) or [""]
         for number, name in enumerate(named):
             about = {"kind": "local", "task": str(task), "table": name, "epoch": epoch, "since": since}
             data = encode_run(*runs[name], about) if runs else encode_note(about)
             span = "full" if since is None else str(since)
-            label = f"{epoch}.{span}.{number}of{len(named)}.{run}.{zlib.crc32(data):08x}.{table_label(name)}.arrow"
-            self.files.put(f"{folder}/{label}", data, self._sync)
+            self._put(task, f"{epoch}.{span}.{number}of{len(named)}.{run}", name, data)
             total += data.size
         return total
+
+    def _put(self, task: str, about: str, table: str, data: pa.Buffer) -> None:
+        name = f"{about}.{zlib.crc32(data):08x}.{table_label(table)}.arrow"
+        self.files.put(f"{task_folder(task)}/{name}", data, self._sync)
 
     def _parts(self, task: str) -> list[_Part]:
         """What there is of a task, by name alone."""
@@ -284,13 +307,13 @@ class LocalState:
         for name in self.files.list(folder):
             if (match := _NAME.fullmatch(name)) is not None:
                 epoch, span, number, count, run, checksum, table = match.groups()
-                since = None if span == "full" else int(span)
+                since = None if span in ("full", STORED) else int(span)
                 numbers = int(number), int(count), int(run), int(checksum, 16)
-                parts.append(_Part(f"{folder}/{name}", int(epoch), since, *numbers, unquote(table)))
+                parts.append(_Part(f"{folder}/{name}", int(epoch), since, *numbers, unquote(table), span == STORED))
         return parts
 
     def _steps(self, task: str) -> list[_Step]:
-        return _complete(self._parts(task))
+        return _complete([part for part in self._parts(task) if not part.stored])
 
     def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
         """From one version up to ``epoch`` through changes; a change may begin before the version, never after it."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.state.files import TEMPORARY, Durable, Unusable
+from holdfast.state.files import TEMPORARY, Durable, Unusable, read_near
 
 _ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
 """Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
@@ -50,6 +50,12 @@ def _hidden(error: Exception, secrets: Sequence[str]) -> str:
     return " ".join(said.split())
 
 
+def _arrow(data: bytes) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    sink.write(data)
+    return sink.getvalue()
+
+
 class RemoteFiles:
     """Files behind fsspec. How durable a finished write is, is the service's promise; ``sync`` changes nothing.
 
@@ -58,6 +64,7 @@ class RemoteFiles:
     """
 
     at_once = 1
+    far = 1 << 17
 
     def __init__(self, url: str, system: Any, root: str, secrets: tuple[str, ...] = ()) -> None:
         self.url = url
@@ -69,9 +76,19 @@ class RemoteFiles:
 
     def read(self, name: str) -> pa.Buffer:
         with self._answered("read", name):
-            sink = pa.BufferOutputStream()
-            sink.write(self._system.cat_file(self._path(name)))
-            return sink.getvalue()
+            return _arrow(self._system.cat_file(self._path(name)))
+
+    def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+        path = self._path(name)
+
+        def read(some: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+            starts, ends = [start for start, _ in some], [start + size for start, size in some]
+            return [
+                _arrow(part) for part in self._system.cat_ranges([path] * len(some), starts, ends, on_error="raise")
+            ]
+
+        with self._answered("read", name):
+            return read_near(spans, self.far, read)
 
     def map(self, name: str) -> pa.Buffer:
         return self.read(name)

@@ -117,6 +117,31 @@ class SortedRun:
         return len(self.keys.columns)
 
     @property
+    def afar(self) -> bool:
+        """Whether most of it is elsewhere and comes as it is asked for: pages.py."""
+        return False
+
+    @property
+    def buries(self) -> bool:
+        """Whether some rows may be tombstones."""
+        return self.alive is not None
+
+    def loaded(self) -> SortedRun:
+        """The same run, all of it at hand."""
+        return self
+
+    def tell(self) -> None:
+        """Raise what came in between since it was last told: nothing, where all is at hand."""
+
+    def lives(self, places: Positions) -> NDArray[np.bool_]:
+        """Whether the rows at these places are no tombstones."""
+        return np.ones(len(places), np.bool_) if self.alive is None else self.alive[places]
+
+    def values(self, places: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        """The value columns at these places, null where a place is null. ``schema``: theirs."""
+        return pa.RecordBatch.from_arrays(self.rows.columns[self.key_count :], schema=schema).take(places)
+
+    @property
     def nbytes(self) -> int:
         marks = 0 if self.alive is None else self.alive.nbytes
         return int(self.rows.nbytes + self.hashes.nbytes + marks)

@@ -11,13 +11,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Invalid, instead
-from holdfast.state.files import Durable, Unusable
+from holdfast.state.files import Durable, Unusable, read_near
 
 T = TypeVar("T")
 AT_ONCE = 1000
@@ -157,6 +158,7 @@ class S3Files:
     """Files below a prefix of a bucket. A finished write is durable, ``sync`` or not."""
 
     at_once = 16
+    far = 1 << 17
 
     def __init__(self, url: str, bucket: str, prefix: str, options: S3Options) -> None:
         self.url = url.rstrip("/")
@@ -165,20 +167,19 @@ class S3Files:
         self._options = options
 
     def read(self, name: str) -> pa.Buffer:
-        def get() -> pa.Buffer:
-            answer = self._api.get_object(Bucket=self._bucket, Key=self._key(name))
-            size, body = int(answer["ContentLength"]), answer["Body"]
-            data = pa.allocate_buffer(size)
-            view, at = memoryview(data).cast("B"), 0
-            with contextlib.closing(body):
-                for part in body.iter_chunks(1 << 20):
-                    view[at : at + len(part)] = part
-                    at += len(part)
-            if at != size:
-                raise _Cut(f"{at} bytes of {size} came")
-            return data
+        return self._asked("read", name, lambda: _body(self._get(name)))
 
-        return self._asked("read", name, get)
+    def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+        def part(span: tuple[int, int]) -> pa.Buffer:
+            return self._asked("read", name, lambda: self._part(name, *span))
+
+        def read(some: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+            if len(some) == 1:
+                return [part(some[0])]
+            with ThreadPoolExecutor(min(self.at_once, len(some))) as pool:
+                return list(pool.map(part, some))
+
+        return read_near(spans, self.far, read)
 
     def map(self, name: str) -> pa.Buffer:
         return self.read(name)
@@ -262,6 +263,20 @@ class S3Files:
         key = self._key(folder)
         return f"{key}/" if key else ""
 
+    def _get(self, name: str, **wanted: str) -> Any:
+        return self._api.get_object(Bucket=self._bucket, Key=self._key(name), **wanted)
+
+    def _part(self, name: str, start: int, size: int) -> pa.Buffer:
+        try:
+            answer = self._get(name, Range=f"bytes={start}-{start + size - 1}")
+        except Exception as error:
+            if _refused(error)[0] == 416:  # the file ends before
+                return pa.allocate_buffer(0)
+            raise
+        data = _body(answer)
+        # A service that knows no ranges answers with all of it.
+        return data if answer.get("ContentRange") else data.slice(min(start, data.size))[:size]
+
     def _put(self, name: str, data: bytes | pa.Buffer, **condition: str) -> None:
         self._api.put_object(Bucket=self._bucket, Key=self._key(name), Body=bytes(data), **condition)
 
@@ -330,6 +345,20 @@ class S3Files:
         return (
             status in _AGAIN or code in _AGAIN_CODES | _UNKNOWN or isinstance(error, HTTPClientError | _Cut | OSError)
         )
+
+
+def _body(answer: Mapping[str, Any]) -> pa.Buffer:
+    """What an answer brings, all of it."""
+    size, body = int(answer["ContentLength"]), answer["Body"]
+    data = pa.allocate_buffer(size)
+    view, at = memoryview(data).cast("B"), 0
+    with contextlib.closing(body):
+        for part in body.iter_chunks(1 << 20):
+            view[at : at + len(part)] = part
+            at += len(part)
+    if at != size:
+        raise _Cut(f"{at} bytes of {size} came")
+    return data
 
 
 class _Cut(Exception):

@@ -177,23 +177,29 @@ class Store:
         return wrong
 
     def restore(
-        self, task: str, epoch: int | None = None, parts: Mapping[str, KeyRange] | None = None
+        self,
+        task: str,
+        epoch: int | None = None,
+        parts: Mapping[str, KeyRange] | None = None,
+        *,
+        touched: bool = False,
     ) -> tuple[TaskState, int]:
         """A task's state and its epoch: of that checkpoint, or of the newest one that is whole for this task.
 
-        ``parts``: tables of which only the keys in a range are wanted.
+        ``parts``: tables of which only the keys in a range are wanted. ``touched``: of large files only what is looked
+        up is read, when it is; so damage may show as late.
         Damaged if the one asked for is; Unrecoverable, with what was tried, if none is left.
         """
         if epoch is not None:
             found = self.checkpoint(epoch)
-            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch, parts), epoch
+            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch, parts, touched), epoch
         whole, tried = self._checkpoints()
         for found in reversed(whole):
             if str(task) not in found.tasks:
                 tried.append(f"checkpoint {found.epoch}: has no task {task}")
                 continue
             try:
-                state = checkpoints.read_chain(self.files, task, found.chain(str(task)), found.epoch, parts)
+                state = checkpoints.read_chain(self.files, task, found.chain(str(task)), found.epoch, parts, touched)
             except Damaged as error:
                 tried.append(f"checkpoint {found.epoch}: {error}")
             else:

@@ -30,6 +30,8 @@ FOLD_ROWS = 2048
 FOLD_BYTES = 1 << 30
 """Runs are not folded past this size: the offsets of Arrow's strings end at 2 GiB."""
 
+UNCOUNTED = -1
+
 
 class Found(NamedTuple):
     """Value columns for each key asked for, and whether the key is there (a stored null is not an absent key)."""
@@ -55,7 +57,10 @@ class Spill:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateTable:
-    """One version of a table. ``runs`` go from the oldest and longest to the newest."""
+    """One version of a table. ``runs`` go from the oldest and longest to the newest.
+
+    ``rows``: how many there are; ``UNCOUNTED`` where to count them a run would have to come from afar.
+    """
 
     schema: StateSchema
     epoch: int
@@ -74,17 +79,27 @@ class StateTable:
         return cls.empty(schema, epoch).apply(Change(table, schema.key.empty_table()), epoch)
 
     def __len__(self) -> int:
-        return self.rows
+        return len(self.flat()) if self.rows == UNCOUNTED else self.rows
+
+    @property
+    def afar(self) -> bool:
+        """Whether some of it is elsewhere, and comes as it is asked for."""
+        return any(run.afar for run in self.runs)
+
+    def tell(self) -> None:
+        """Raise what came in between as something of it was asked for, though nobody may have said so."""
+        for run in self.runs:
+            run.tell()
 
     def __eq__(self, other: object) -> bool:
         """Same schema, epoch and rows, whatever the runs."""
         if not isinstance(other, StateTable):
             return NotImplemented
-        same = self.schema == other.schema and self.epoch == other.epoch and self.rows == other.rows
+        same = self.schema == other.schema and self.epoch == other.epoch and len(self) == len(other)
         return same and self.to_table().equals(other.to_table())
 
     def __hash__(self) -> int:
-        return hash((self.epoch, self.rows))
+        return hash((self.epoch, len(self)))
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +150,8 @@ class StateTable:
         runs = _folded([*self.runs, new])
         if len(runs) <= 1:  # each key once, and no tombstones
             rows = sum(map(len, runs))
+        elif self.rows == UNCOUNTED or self.afar or new.afar:
+            rows = UNCOUNTED
         elif len(self.runs) == 1 and new.alive is None and new.hashes is self.runs[0].hashes:
             rows = len(new)
         else:
@@ -167,9 +184,9 @@ class StateTable:
         """All live rows as one run."""
         if not self.runs:
             return SortedRun(_no_rows(self.schema), np.zeros(0, np.uint64), len(self.schema.key))
-        total = self.runs[0]
+        total = self.runs[0].loaded()
         for run in self.runs[1:]:
-            total = overlay(total, run)
+            total = overlay(total, run.loaded())
         return total.without_tombstones()
 
     def compacted(self) -> StateTable:
@@ -182,7 +199,7 @@ class StateTable:
         """All rows in the order of ``to_table``, about ``batch_rows`` at a time; memory follows the batch."""
         if batch_rows < 1:
             raise Invalid(f"scan: batch_rows must be at least 1, got {batch_rows}")
-        if not self.rows:
+        if not len(self):
             return
         total = sum(len(run) for run in self.runs)
         places = np.concatenate([run.hashes[:: max(1, batch_rows // 8)] for run in self.runs])
@@ -198,14 +215,14 @@ class StateTable:
         if len(runs) == 1:
             rows = len(runs[0]) if runs[0].alive is None else int(runs[0].alive.sum())
             return StateTable(self.schema, self.epoch, runs, rows, self.spilling)
-        whole = StateTable(self.schema, self.epoch, runs, -1, self.spilling)
+        whole = StateTable(self.schema, self.epoch, runs, UNCOUNTED, self.spilling)
         return StateTable(self.schema, self.epoch, runs, len(whole.flat()), self.spilling)
 
     def partition(self, ranges: Sequence[KeyRange]) -> list[StateTable]:
         """One table a range; Invalid if a key would be lost or doubled."""
         parts = [self.slice(part) for part in ranges]
-        if (total := sum(map(len, parts))) != self.rows:
-            raise Invalid(f"partition: the ranges hold {total} of {self.rows} keys; each must be in just one range")
+        if (total := sum(map(len, parts))) != len(self):
+            raise Invalid(f"partition: the ranges hold {total} of {len(self)} keys; each must be in just one range")
         return parts
 
     def evolve(self, schema: StateSchema) -> StateTable:
@@ -236,12 +253,14 @@ class StateTable:
             some = keys if left is None else keys.at(left)
             at = run.find(some)
             hit = at >= 0
-            if left is None and run.alive is None and hit.all():
+            if left is None and not run.buries and hit.all():
                 return np.full(count, number, np.int64), at
-            rows = np.flatnonzero(hit) if left is None else left[hit]
-            live = rows if run.alive is None else rows[run.alive[at[hit]]]
-            which[live] = number
-            place[live] = at[hit] if run.alive is None else at[hit][run.alive[at[hit]]]
+            rows, found = np.flatnonzero(hit) if left is None else left[hit], at[hit]
+            if run.buries:
+                lives = run.lives(found)
+                rows, found = rows[lives], found[lives]
+            which[rows] = number
+            place[rows] = found
             left = np.flatnonzero(~hit) if left is None else left[~hit]
             if not len(left):
                 break
@@ -249,7 +268,7 @@ class StateTable:
 
     def _gather(self, where: tuple[NDArray[np.int64], NDArray[np.int64]], count: int) -> pa.Table:
         which, place = where
-        schema, first = self.schema.value, len(self.schema.key)
+        schema = self.schema.value
         if not len(schema):
             return schema.empty_table()
         absent = place < 0
@@ -258,14 +277,13 @@ class StateTable:
         hits = [0] if some and len(self.runs) == 1 else np.unique(which[~absent] if missing else which).tolist()
         if len(hits) == 1:
             index = pa.array(place, mask=absent) if missing else pa.array(place)
-            values = _values(self.runs[hits[0]], first, schema).take(index)
+            values = self.runs[hits[0]].values(index, schema)
         elif not hits:
             return pa.table([pa.nulls(count, f.type) for f in schema], schema=schema)
         else:
             rows = [np.flatnonzero(which == number) for number in hits]
             parts = [
-                _values(self.runs[number], first, schema).take(pa.array(place[mine]))
-                for number, mine in zip(hits, rows, strict=True)
+                self.runs[number].values(pa.array(place[mine]), schema) for number, mine in zip(hits, rows, strict=True)
             ]
             order = np.full(count, -1, np.int64)
             order[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
@@ -316,6 +334,8 @@ def _overlap(one: SortedRun, other: SortedRun) -> bool:
 def _folded(runs: list[SortedRun]) -> tuple[SortedRun, ...]:
     while len(runs) > 1:
         older, newer = runs[-2], runs[-1]
+        if older.afar or newer.afar:
+            break
         near = len(older) <= FOLD_RATIO * len(newer) or len(older) + len(newer) <= FOLD_ROWS
         if not near or older.nbytes + newer.nbytes > FOLD_BYTES:
             break
@@ -331,10 +351,6 @@ def _only(table: pa.Table | pa.RecordBatch, names: list[str]) -> pa.Table | pa.R
     if missing := [name for name in names if name not in table.schema.names]:
         raise Invalid(f"keys: column {missing[0]!r} is missing, found {', '.join(table.schema.names) or 'no columns'}")
     return table if table.schema.names == names else table.select(names)
-
-
-def _values(run: SortedRun, first: int, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(run.rows.columns[first:], schema=schema)
 
 
 def _no_rows(schema: StateSchema) -> pa.RecordBatch:

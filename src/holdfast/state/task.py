@@ -10,7 +10,7 @@ from holdfast.errors import Invalid
 from holdfast.state.change import Change
 from holdfast.state.ranges import KeyRange
 from holdfast.state.schema import StateSchema
-from holdfast.state.table import Spill, StateTable, merge
+from holdfast.state.table import UNCOUNTED, Spill, StateTable, merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,21 @@ class TaskState:
     @property
     def rows(self) -> int:
         return sum(len(table) for table in self.tables.values())
+
+    @property
+    def afar(self) -> bool:
+        """Whether some of it is elsewhere, and comes as it is asked for."""
+        return any(table.afar for table in self.tables.values())
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is known how many rows it has."""
+        return all(table.rows != UNCOUNTED for table in self.tables.values())
+
+    def tell(self) -> None:
+        """Raise what came in between as something of it was asked for, though nobody may have said so."""
+        for table in self.tables.values():
+            table.tell()
 
     @property
     def schemas(self) -> dict[str, StateSchema]:

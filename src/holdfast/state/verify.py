@@ -17,7 +17,6 @@ from holdfast.state import cursor, fence, journal, output, shapes, signature
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, read_document
 from holdfast.state.files import Files, exists
-from holdfast.state.ipc import same_hashes
 from holdfast.state.store import Store
 
 
@@ -152,13 +151,8 @@ class _Seen:
                 progress(done, len(self._unread))
 
     def state_file(self, task: str, entry: FileEntry) -> None:
-        def problem() -> str | None:
-            read = checkpoints.read_run(self.files, task, entry)
-            same = read is None or same_hashes(read[1])
-            return None if same else f"{entry.path}: the stored hashes are not those of the keys"
-
         if self._new(entry):
-            self.later(entry.path, entry.bytes, problem)
+            self.later(entry.path, entry.bytes, partial(checkpoints.check_run, self.files, task, entry))
 
     def journal_file(self, task: str, entry: FileEntry) -> None:
         def problem() -> None:

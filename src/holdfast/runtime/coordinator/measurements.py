@@ -51,6 +51,7 @@ class Measurements:
         self._took: dict[Task, float] = {}
         self._keys: dict[Task, NDArray[np.float64]] = {}
         self._sizes: dict[Task, int] = {}
+        self._touched: dict[Task, float] = {}
         self._far: float | None = None
         self._read: float | None = None
 
@@ -86,6 +87,7 @@ class Measurements:
         self._epochs = {task: epochs for task, epochs in self._epochs.items() if untouched(task)}
         self._keys = {task: counts for task, counts in self._keys.items() if untouched(task)}
         self._sizes = {task: size for task, size in self._sizes.items() if untouched(task)}
+        self._touched = {task: size for task, size in self._touched.items() if untouched(task)}
         self.before = self.topology()
 
     def rates(self) -> dict[str, list[float]]:
@@ -109,6 +111,9 @@ class Measurements:
     def task(self, task: Task, report: Report, epochs: int) -> None:
         self._add(task, report.rows_out, report.seconds, epochs, report.took)
         self._sizes[task] = report.state_bytes
+        # The most of late: what looks through its state now and then needs all of it then.
+        touched = report.state_bytes if report.touched is None else report.touched
+        self._touched[task] = max(touched, self._touched.get(task, 0.0) * (1 - 1 / MEMORY))
         if report.keys:
             self._tallied(task, report.keys)
 
@@ -125,14 +130,19 @@ class Measurements:
         """The seconds that its state would take from the store, by what others took."""
         return (self._far or 0.0) + self._sizes.get(task, 0) / (self._read or READ)
 
+    def forking(self, task: Task) -> float:
+        """The seconds that a fork of it would take: it reads what an epoch touches."""
+        size = self._sizes.get(task, 0)
+        return (self._far or 0.0) + min(size, self._touched.get(task, size)) / (self._read or READ)
+
     @property
     def light(self) -> set[Task]:
         """Tasks whose state is restored in no time."""
         return {task for task in self._sizes if self.restoring(task) <= LIGHT}
 
     def dear(self, within: float) -> set[Task]:
-        """Tasks whose state takes longer to restore than an answer waits."""
-        return {task for task, size in self._sizes.items() if size and self.restoring(task) > within}
+        """Tasks of whose state a fork takes longer to read than an answer waits."""
+        return {task for task, size in self._sizes.items() if size and self.forking(task) > within}
 
     def _tallied(self, task: Task, counts: Sequence[int]) -> None:
         """Each tally weighs half of all before it together: load wanders."""

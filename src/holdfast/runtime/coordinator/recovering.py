@@ -189,7 +189,7 @@ class Recovering:
         if not dear or parts.checkpointing.durable < 0:
             return ""
         named = ", ".join(map(str, dear[:5])) + (f" and {len(dear) - 5} more" if len(dear) > 5 else "")
-        longest = max(map(measured.restoring, dear))
+        longest = max(map(measured.forking, dear))
         return f"; answers do without {named}: a restore would take {longest:.1f} s, and they wait {within:g} s"
 
     def capacity(self, parts: Parts) -> float:

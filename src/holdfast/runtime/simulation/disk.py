@@ -139,6 +139,7 @@ class DiskFiles:
     """``Files`` upon a disk."""
 
     at_once = 1
+    far = 0
 
     def __init__(self, disk: Disk, actor: str, root: str) -> None:
         self.disk = disk
@@ -150,6 +151,10 @@ class DiskFiles:
         return pa.py_buffer(self._held(name).data)
 
     map = read
+
+    def read_parts(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[pa.Buffer]:
+        data = self._held(name).data
+        return [pa.py_buffer(data[start : start + size]) for start, size in spans]
 
     def size(self, name: str) -> int:
         return len(self._held(name).data)

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, Unrecoverable
 from holdfast.operators import Pipeline, State, Step
 from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.worker.blocks import Block, encode
-from holdfast.state import Change, Routing, TaskState, hash_keys
+from holdfast.state import Change, Routing, TaskState, Unusable, hash_keys
+from holdfast.state.pages import to_read
 from holdfast.topology import Stream, Task
 
 END = 2**62
@@ -45,6 +46,8 @@ class Processed:
     rows_in: int
     seconds: float
     counters: Mapping[str, int] = field(default_factory=dict)
+    touched: int = 0
+    """Bytes of the state that a fork would have read for this epoch."""
 
 
 def process(
@@ -70,6 +73,7 @@ def process(
     if verify:
         again, second = call()
         _same(task, epoch, answer, again, view, second)
+    state.tell()
     changes = {name: each.change for name, each in view.views.items() if each.changed}
     tables = {name: each.table for name, each in view.views.items()}
     if watermark_change is not None:
@@ -78,7 +82,8 @@ def process(
     following = TaskState(epoch, {name: table.at(epoch) for name, table in tables.items()})
     stamp = after if step.name in pipeline.timed else _newest(blocks)
     rows = sum(table.num_rows for table in inputs.values())
-    return Processed(answer, changes, following, stamp, rows, time.process_time() - began, view.counters)
+    touched = sum(to_read(each.table.nbytes, each.asked) for each in view.views.values())
+    return Processed(answer, changes, following, stamp, rows, time.process_time() - began, view.counters, touched)
 
 
 def process_source(
@@ -188,6 +193,8 @@ def _call(
     view = made()
     try:
         answer = step.operator.process_inputs(inputs, view)
+    except (Unrecoverable, Unusable):
+        raise  # by the store, of which some of the state is yet to come
     except Exception as error:
 
         def fails(some: Mapping[str, pa.Table]) -> bool:

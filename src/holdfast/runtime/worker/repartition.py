@@ -22,13 +22,15 @@ from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, Ta
 from holdfast.topology import Task
 
 
-def restored(store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: int) -> TaskState:
-    """A task's state at a checkpoint, whatever shape that was written in."""
+def restored(
+    store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: int, touched: bool = False
+) -> TaskState:
+    """A task's state at a checkpoint, whatever shape that was written in. ``touched``: see ``Store.restore``."""
     schemas = declared.state_schemas(task.operator)
     parts: dict[str, KeyRange] = {}
 
     def load(old: Task) -> TaskState:
-        return store.restore(str(old), epoch, parts)[0].evolve(schemas)
+        return store.restore(str(old), epoch, parts, touched=touched)[0].evolve(schemas)
 
     then = store.checkpoint(epoch).routing.get(task.operator)
     if then is None and task.operator not in shape.routings:

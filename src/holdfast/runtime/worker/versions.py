@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,23 +56,30 @@ class Versions:
         self._shape: int | None = None
         self._dropped: dict[Task, int] = {}
 
-    def load(self, branch: str, task: Task, epoch: int) -> TaskState:
-        """A version of a branch; VersionMissing if this node does not have it whole."""
+    def load(self, branch: str, task: Task, epoch: int, stored: Callable[[int], TaskState] | None = None) -> TaskState:
+        """A version of a branch; VersionMissing if this node does not have it whole.
+
+        ``stored``: gives the version of a checkpoint, for a branch that began with one of which only parts are read.
+        """
         held, local = self._held.get((branch, task), {}), self._local(branch)
         made = local.made(str(task))
         valid = [version for version, (_, run) in held.items() if version <= epoch and made.get(version) == run]
-        state = local.load(str(task), epoch, held[max(valid)][0] if valid else None)
+        state = local.load(str(task), epoch, held[max(valid)][0] if valid else None, stored)
         self.hold(branch, task, state, made.get(epoch))
         return state
 
     def begin(self, branch: str, task: Task, state: TaskState, run: int) -> None:
         """A branch begins, or begins anew, with this version.
 
-        What a later run has made there stays: this one was called off meanwhile, and its process woke up late.
+        What a later run has made there stays: this one was called off meanwhile, and its process woke up late. Of a
+        version that is not all at hand it is only put down which checkpoint has it.
         """
         local = self._local(branch)
         local.forget(str(task), run)
-        local.restore(str(task), state, run)
+        if state.afar:
+            local.refer(str(task), state.epoch, run)
+        else:
+            local.restore(str(task), state, run)
         self._held[branch, task] = {}
         self.hold(branch, task, state, run)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +203,22 @@ class Worker:
         counters: dict[str, int] = {}
         rows_in = rows_out = 0
         keys: list[int] = []
-        fetching = 0.0
+        fetching, touched = 0.0, 0
+        tentative = work.lane == "tentative"
 
         def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
             seconds = time.process_time() - began
-            size, rows = (state.nbytes, state.rows) if state is not None else (0, 0)
+            size, rows = (state.nbytes, state.rows if state.counted else 0) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
                 outputs, message, keys, restored=fetching, took=time.perf_counter() - since,
+                touched=touched,
             )  # fmt: skip
 
         try:
             asked = time.perf_counter()
             state = self._state(plan, work)
-            if work.origin == "checkpoint" and work.start >= 0 and state.tables:
+            if work.origin == "checkpoint" and work.start >= 0 and state.tables and not state.afar:
                 fetching = time.perf_counter() - asked
             for epoch in work.epochs:
                 blocks = once(waiting.get((task, epoch), ()))
@@ -223,7 +226,6 @@ class Worker:
                     return [], report("blocked", f"task {task}, epoch {epoch}: no block from {absent}")
                 self._remember_schemas(task, blocks)
                 # What another node has or has not seen before must not show in an exact answer.
-                tentative = work.lane == "tentative"
                 known = self._known_schemas(pipeline, task) if tentative else None
                 made = process(pipeline, task, state, blocks, epoch, self.context.verify, known, tentative)
                 before, state = state.epoch, made.state
@@ -245,6 +247,7 @@ class Worker:
                     keys = tallied(self.context.pipeline, plan.shape, task, blocks)
                 for what, count in made.counters.items():
                     counters[what] = counters.get(what, 0) + count
+                touched = max(touched, made.touched)
                 reached = epoch
             if work.lane == "replica" and state.tables:
                 versions.trim(branch_of(work), task, plan.retain, state)
@@ -253,7 +256,8 @@ class Worker:
         except TaskFailed as error:
             return [], report("failed", str(error))
         except Unrecoverable as error:
-            return [], report("damaged", str(error))
+            # A fork that goes on with a checkpoint that is damaged, or retired by now: another begins with the newest.
+            return [], report("missing" if tentative and work.origin == "local" else "damaged", str(error))
         except Unusable as error:
             own = self._folders(plan.folders[work.node]).url in str(error)
             return [], report("unfit" if own else "unusable", str(error))
@@ -275,16 +279,16 @@ class Worker:
         if not schemas:
             return TaskState(work.start)
         branch, versions = branch_of(work), self.versions(plan.folders[work.node])
+        # A fork will not last: of a large state it reads what it touches, and leaves the rest where it is.
+        touched = work.lane == "tentative"
+        stored = partial(restored, self.store, declared, plan.shape, work.task, touched=touched)
         if work.origin == "checkpoint":
-            if work.start < 0:
-                state = TaskState.empty(schemas, -1)
-            else:
-                state = restored(self.store, declared, plan.shape, work.task, work.start)
+            state = TaskState.empty(schemas, -1) if work.start < 0 else stored(work.start)
             versions.begin(branch, work.task, state, plan.run)
         elif work.origin == "fork":
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
         else:
-            state = versions.load(branch, work.task, work.start)
+            state = versions.load(branch, work.task, work.start, stored if touched else None)
         if work.past is not None:
             state = at_time(state, work.past)
         if self.context.memory_limit is not None:
