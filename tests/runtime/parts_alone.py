@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from holdfast.runtime.coordinator.answering import Before
 from holdfast.runtime.coordinator.facts import Fact, Told
 from holdfast.runtime.coordinator.parts import Part, Parts
 from holdfast.runtime.messages import Instruction, NodeInfo, Record, Report, Work
@@ -17,7 +18,7 @@ Words = list[Instruction | Fact]
 
 def found(topology: Topology, checkpoint: int = -1, head: int = -1, **settings: Any) -> Parts:
     """The parts of a coordinator that has heard nothing yet."""
-    return Parts.found(topology, Settings(**settings), checkpoint, head, Shape(), Shape(), {}, {}, None)
+    return Parts.found(topology, Settings(**settings), checkpoint, head, Shape(), Shape(), Before(), None)
 
 
 def heard(part: Part, told: Told, parts: Parts) -> Words:

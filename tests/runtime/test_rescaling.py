@@ -6,6 +6,7 @@ import pytest
 from driving import chain, task
 from parts_alone import Words, found, heard, kinds, nodes, only, report
 
+from holdfast.runtime.coordinator.answering import Before
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Copy, FellBack, Joined, Lost, Refused, Reshaped
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.coordinator.rescaling import TRIES
@@ -183,7 +184,7 @@ def test_a_lost_task_comes_back_as_several_once_that_is_in_the_store() -> None:
 
 def test_what_was_published_before_is_not_said_again_by_the_parts() -> None:
     parts = long_loss()
-    parts.answering.published[A[1]], parts.answering.found[A[1]] = 1, 4
+    parts.answering.published[A[1]], parts.answering.before = 1, Before({A[1]: 4})
     commit = only(CommitShape, list(parts.rescaling.split(parts)))
     assert commit.shape.done == {A[1]: 4, A[2]: 4}
 

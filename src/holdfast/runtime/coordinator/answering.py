@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
@@ -29,26 +29,31 @@ if TYPE_CHECKING:
     from holdfast.runtime.coordinator.parts import Parts
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What was found at the start of each task's final outputs.
+
+    ``found``: up to which epoch there are some; ``whole``: of which epochs since the checkpoint they are there,
+    verified; ``missing``: up to which some have to be made again.
+    """
+
+    found: Mapping[Task, int] = field(default_factory=dict)
+    whole: Mapping[Task, frozenset[int]] = field(default_factory=dict)
+    missing: Mapping[Task, int] = field(default_factory=dict)
+
+
 class Answering:
     """``head``: the newest epoch that was answered; ``journalled`` may lead it by one. ``pending``: the epoch at hand.
 
     ``answer``: the run that answered it; ``story``: how it did, told when readers have it. ``forks``: tentative
     branches of tasks; ``mute``: tasks that cannot cope with incomplete input. ``published``: up to which epoch each
-    task's output is, or is about to be; ``found``: up to which it was found at the start, ``whole``: of which epochs it
-    was verified then, ``missing``: up to which some of it is made again; ``publishing``: what was asked for and is not
-    in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery: once an epoch is at
-    hand, or even if it is only to come. ``floor``: what is promised of the next answer. ``failed``: something was lost
-    since the job began; who only goes on where it stopped has states restored before it answers.
+    task's output is, or is about to be; ``before``: what was found of it at the start; ``publishing``: what was asked
+    for and is not in its place yet, by run and kind. ``owed``: after a failure an answer comes before recovery: once an
+    epoch is at hand, or even if it is only to come. ``floor``: what is promised of the next answer. ``failed``:
+    something was lost since the job began; who only goes on where it stopped has states restored before it answers.
     """
 
-    def __init__(
-        self,
-        outputs: frozenset[str],
-        head: int,
-        done: Mapping[Task, int],
-        found: Mapping[Task, int],
-        whole: Mapping[Task, frozenset[int]],
-    ) -> None:
+    def __init__(self, outputs: frozenset[str], head: int, done: Mapping[Task, int], before: Before) -> None:
         self.head = self.journalled = head
         self.pending: int | None = None
         self.answer: int | None = None
@@ -57,9 +62,7 @@ class Answering:
         self.mute: set[Task] = set()
         self.outputs = outputs
         self.published = dict(done)
-        self.found = dict(found)
-        self.whole = dict(whole)
-        self.missing: dict[Task, int] = {}
+        self.before = before
         self.publishing: set[tuple[int, str]] = set()
         self.failed = False
         self.floor: float | None = None
@@ -181,10 +184,8 @@ class Answering:
 
     def unsaid(self, work: Work) -> Work:
         """The same work, which knows what of its output is there: a replay would write it again for nobody."""
-        said, whole = (
-            self.published.get(work.task, -1),
-            self.whole.get(work.task, frozenset()).intersection(work.epochs),
-        )
+        said = self.published.get(work.task, -1)
+        whole = self.before.whole.get(work.task, frozenset()).intersection(work.epochs)
         return replace(work, said=said, whole=whole) if work.lane == "exact" and (work.first <= said or whole) else work
 
     def _told(self, run: Run, reports: tuple[Report, ...], parts: Parts) -> Record:

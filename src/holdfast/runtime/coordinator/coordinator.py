@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.elasticity import Sample
 from holdfast.recovery import Node
+from holdfast.runtime.coordinator.answering import Before
 from holdfast.runtime.coordinator.facts import Fact, Said, Told
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.parts import Parts
@@ -26,8 +27,7 @@ class Coordinator:
     """See the module. ``checkpoint`` and ``head``: the newest durable checkpoint and journalled epoch (-1: none).
 
     ``topology`` as declared; ``shape``: the one in force, ``saved``: the one that the checkpoint was written in.
-    ``published``: up to which epoch each task's output was found, ``whole``: of which epochs it was verified,
-    ``missing``: up to which some of it has to be made again.
+    ``before``: what is there of outputs.
     ``scalable``: operators whose state can be cut; those whose streams allow it when None. ``memory``: what came with
     the epochs so far, and what operators remember of it; ``measured``: what an earlier one had.
     """
@@ -41,19 +41,23 @@ class Coordinator:
         *,
         shape: Shape | None = None,
         saved: Shape | None = None,
-        published: Mapping[Task, int] | None = None,
-        whole: Mapping[Task, frozenset[int]] | None = None,
-        missing: Mapping[Task, int] | None = None,
+        before: Before | None = None,
         scalable: Collection[str] | None = None,
         memory: Memory | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
         self.halted = False
         self.parts = Parts.found(
-            topology, settings, checkpoint, head, shape or Shape(), saved or Shape(), published or {}, whole or {},
-            scalable, memory,
-        )  # fmt: skip
-        self.parts.answering.missing = dict(missing or {})
+            topology,
+            settings,
+            checkpoint,
+            head,
+            shape or Shape(),
+            saved or Shape(),
+            before or Before(),
+            scalable,
+            memory,
+        )
         self.parts.measurements.recall(measured or {})
 
     @property

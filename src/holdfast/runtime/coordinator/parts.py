@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.runtime.coordinator.answering import Answering
+from holdfast.runtime.coordinator.answering import Answering, Before
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.checkpointing import Checkpointing
 from holdfast.runtime.coordinator.facts import Said, Told
@@ -22,7 +22,7 @@ from holdfast.runtime.coordinator.runs import Runs
 from holdfast.runtime.coordinator.standing_in import StandingIn
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, reshaped
-from holdfast.topology import Task, Topology
+from holdfast.topology import Topology
 
 
 class Part(Protocol):
@@ -60,8 +60,7 @@ class Parts:
         head: int,
         shape: Shape,
         saved: Shape,
-        published: Mapping[Task, int],
-        whole: Mapping[Task, frozenset[int]],
+        before: Before,
         scalable: Collection[str] | None,
         memory: Memory | None = None,
     ) -> Parts:
@@ -74,7 +73,7 @@ class Parts:
             Membership(),
             Assignment(topology),
             Runs(),
-            Answering(outputs, head, shape.done, published, whole),
+            Answering(outputs, head, shape.done, before),
             StandingIn(),
             GivingUp(),
             Recovering(settings, checkpoint, head),

@@ -299,7 +299,7 @@ class Rescaling:
         declared, now = self.declared.operator, parts.assignment.topology.operator
         room = {name: into * declared[name].parallelism - now[name].parallelism for name in self.scalable}
         chosen: list[Task] = []
-        durable, missing = parts.checkpointing.durable, parts.answering.missing
+        durable, missing = parts.checkpointing.durable, parts.answering.before.missing
         owing = {task for task, epoch in missing.items() if epoch > durable}
         for task in sorted(set(parts.assignment.down) - self.split_off - owing):
             if room.get(task.operator, 0) >= into - 1 and parts.assignment.stateful(task):
@@ -316,7 +316,7 @@ class Rescaling:
         if not parts.quiet:
             return
         answering, shape = parts.answering, self.shape
-        done = {task: max(answering.published.get(task, -1), answering.found.get(task, -1)) for task in chosen}
+        done = {task: max(answering.published.get(task, -1), answering.before.found.get(task, -1)) for task in chosen}
         operators = sorted({task.operator for task in chosen})
         for name in operators:
             before = routing_of(self.declared, shape, name)

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.coordinator.answering import Before
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.lanes import Memory
 from holdfast.runtime.coordinator.ledger import Ledger
@@ -64,9 +65,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         journal.newest,
         shape=shape,
         saved=saved,
-        published=_newest_final(store) if config.storage.outputs else {},
-        whole=outputs.whole,
-        missing=outputs.missing,
+        before=Before(_newest_final(store) if config.storage.outputs else {}, outputs.whole, outputs.missing),
         scalable=scalable(config.pipeline),
         measured=measured,
         memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),
