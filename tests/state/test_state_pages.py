@@ -343,3 +343,30 @@ def test_trouble_that_was_hidden_is_told_once(tmp_path: Path, small: None) -> No
     with pytest.raises(Damaged):
         state.tell()
     state.tell()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.int64()), pa.list_view(pa.int64()), pa.list_view(pa.dictionary(pa.int32(), pa.string()))],
+    ids=["list", "view", "dictionary"],
+)
+def test_what_would_take_much_more_room_in_pages_is_written_as_one(
+    small: None, tmp_path: Path, kind: pa.DataType
+) -> None:
+    """Arrow writes all that a view of a list is a view of with each page, and dictionaries apart."""
+    schema, inner = StateSchema(pa.schema([("key", pa.int64())]), pa.schema([("value", kind)])), kind.value_type
+    count = 20_000
+    if kind == pa.list_(pa.int64()):
+        lists = pa.array([[1]] * count, kind)
+    else:
+        some = pa.array(range(count), pa.int32() if inner != pa.int64() else inner)
+        if inner != pa.int64():
+            some = pa.DictionaryArray.from_arrays(some, [str(number) for number in range(count)])
+        ones = pa.array([1] * count, pa.int32())
+        lists = pa.ListViewArray.from_arrays(pa.array(range(count), pa.int32()), ones, some)
+    rows = pa.table({"key": range(count), "value": lists})
+    state = TaskState.empty({"t": schema}, 0).apply({"t": Change(rows)}, 0)
+    (entry,) = Store(tmp_path).write_task("O/0", 0, state, token=1)
+    assert (entry.pages is not None) == (kind == pa.list_(pa.int64()))
+    assert entry.bytes < 8 * state.nbytes
+    assert len(checkpoints.read_chain(Store(tmp_path).files, "O/0", [entry], 0)["t"]) == count

@@ -173,8 +173,8 @@ def _encoded(table: tuple[StateSchema, SortedRun] | None, about: Mapping[str, An
     """The bytes of a file, and where the directory of its pages is, if it is large."""
     if table is None:
         return encode_note(about), None
-    if len(table[1]) and table[1].nbytes >= pages.LARGE:
-        return pages.encode(*table, about)
+    if len(table[1]) and table[1].nbytes >= pages.LARGE and (paged := pages.encode(*table, about)) is not None:
+        return paged
     return encode_run(*table, about), None
 
 

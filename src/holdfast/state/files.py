@@ -178,7 +178,10 @@ class LocalFiles:
         with told(self.url, "read", name), open(self._path(name), "rb", buffering=0) as file:
             for start, size in spans:
                 data = pa.allocate_buffer(max(0, min(size, os.fstat(file.fileno()).st_size - start)))
-                found.append(data.slice(0, os.preadv(file.fileno(), [memoryview(data)], start) if data.size else 0))
+                read = 0
+                while read < data.size and (more := os.preadv(file.fileno(), [memoryview(data)[read:]], start + read)):
+                    read += more
+                found.append(data.slice(0, read))
         return found
 
     def map(self, name: str) -> pa.Buffer:

@@ -59,7 +59,8 @@ def note_bytes(about: Mapping[str, Any]) -> bytes:
 
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     """A record batch as an Arrow IPC file in memory."""
-    if batch.nbytes >= ROOMY:
+    # Dictionaries inside of other columns are written apart: their room is not known.
+    if batch.nbytes >= ROOMY and "dictionary<" not in str(batch.schema):
         room = room_for([batch])
         with pa.FixedSizeBufferWriter(room) as sink:
             with pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:

@@ -43,6 +43,8 @@ PAGE = 32 << 10
 """Bytes of a page, about. One is read for each key that is far from others, and each has 300 bytes of its own."""
 MOST = 0.5
 """Once so much of a file would have been read, requests counted by the bytes that come meanwhile, all of it is."""
+WIDER, HEAD = 2, 1 << 10
+"""Pages may take so many times the room of a file that is one, not counting so many bytes for the head of each."""
 CHECKED = 1024
 """So many pages at once are checked."""
 COLUMNS = b"columns"
@@ -59,10 +61,18 @@ _UNREADABLE = Unreadable, Invalid, pa.ArrowException, OSError, KeyError, ValueEr
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def encode(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> tuple[pa.Buffer, Span]:
-    """A run as an Arrow IPC file in pages, and where its directory is."""
+def encode(schema: StateSchema, run: SortedRun, about: Mapping[str, Any]) -> tuple[pa.Buffer, Span] | None:
+    """A run as an Arrow IPC file in pages, and where its directory is; None where pages would take much more room.
+
+    As with views of lists: Arrow writes all that they are views of with each page; dictionaries it writes apart.
+    """
     batch, cuts = run_batch(schema, run, about), _cuts(run)
     parts = [batch.slice(start, stop - start) for start, stop in pairwise(cuts.tolist())]
+    if "dictionary<" in str(batch.schema):
+        return None
+    room = sum(map(pa.ipc.get_record_batch_size, parts)) - HEAD * len(parts)
+    if room > WIDER * pa.ipc.get_record_batch_size(batch):
+        return None
     data = room_for(parts)
     written, sink = memoryview(data), pa.FixedSizeBufferWriter(data)
     ends = []
@@ -188,10 +198,12 @@ class PagedFile:
         return bool(above and (part.hi == RING or self._up_to[-1] < np.uint64(part.hi << 32)))
 
     def whole(self) -> SortedRun:
-        if self._whole is None:
-            with self._noted():
-                self._whole = self._read_whole()
-            self._batches.clear()
+        return self._load() if self._whole is None else self._whole
+
+    def _load(self) -> SortedRun:
+        with self._noted():
+            self._whole = self._read_whole()
+        self._batches.clear()
         return self._whole
 
     def find(self, keys: Keys) -> Positions:
@@ -232,8 +244,14 @@ class PagedFile:
         if self._spent > MOST * self.entry.bytes:
             self.whole()
             return
-        with self._noted():
+        try:
             run = self._read(pages)
+        except Damaged:
+            self._load()  # whose own checksum proves it, unless only the way to a part of it is at fault
+            return
+        except HoldfastError as error:
+            self.trouble = error
+            raise
         self._batch_of[pages] = len(self._batches)
         self._place_in[pages] = np.cumsum(self._rows[pages]) - self._rows[pages]
         self._batches.append(run)

@@ -5,7 +5,7 @@ Immutable and shared between versions. Because the ring position is the top of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from holdfast.errors import Invalid
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.state.keys import Hashes, equal_keys, hash64, one_word
 from holdfast.state.ranges import RING, KeyRange
 
@@ -22,6 +22,18 @@ _PROBES = 12
 MIN_INDEXED = 512
 AT_ONCE = 1 << 30
 """Runs of more bytes than this are overlaid one after the other."""
+
+
+def raise_first(calls: Iterable[Callable[[], None]]) -> None:
+    """Call all of these, and raise what the first raised that did."""
+    raised: list[HoldfastError] = []
+    for call in calls:
+        try:
+            call()
+        except HoldfastError as error:
+            raised.append(error)
+    if raised:
+        raise raised[0]
 
 
 class Keys:

@@ -20,7 +20,7 @@ from holdfast.state import index
 from holdfast.state.change import Change
 from holdfast.state.ipc import spill
 from holdfast.state.ranges import KeyRange
-from holdfast.state.run import Keys, SortedRun, canonical, interleave, overlay
+from holdfast.state.run import Keys, SortedRun, canonical, interleave, overlay, raise_first
 from holdfast.state.schema import StateSchema
 
 FOLD_RATIO = 2
@@ -88,8 +88,7 @@ class StateTable:
 
     def tell(self) -> None:
         """Raise what came in between as something of it was asked for, though nobody may have said so."""
-        for run in self.runs:
-            run.tell()
+        raise_first(run.tell for run in self.runs)
 
     def __eq__(self, other: object) -> bool:
         """Same schema, epoch and rows, whatever the runs."""

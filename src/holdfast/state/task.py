@@ -9,6 +9,7 @@ from types import MappingProxyType
 from holdfast.errors import Invalid
 from holdfast.state.change import Change
 from holdfast.state.ranges import KeyRange
+from holdfast.state.run import raise_first
 from holdfast.state.schema import StateSchema
 from holdfast.state.table import UNCOUNTED, Spill, StateTable, merge
 
@@ -53,8 +54,7 @@ class TaskState:
 
     def tell(self) -> None:
         """Raise what came in between as something of it was asked for, though nobody may have said so."""
-        for table in self.tables.values():
-            table.tell()
+        raise_first(table.tell for table in self.tables.values())
 
     @property
     def schemas(self) -> dict[str, StateSchema]:

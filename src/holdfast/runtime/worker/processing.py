@@ -5,6 +5,7 @@ The same on Spark and in simulation.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Invalid, Unrecoverable
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, State, Step
 from holdfast.operators.pipeline import WATERMARK
 from holdfast.runtime.worker.blocks import Block, encode
@@ -68,7 +69,10 @@ def process(
     }
     began = time.process_time()
     before, after, watermark_change = _watermarks(pipeline, step, state, blocks)
-    call = partial(_call, step, task, inputs, partial(State, state.tables, task, epoch, after, before, tentative))
+    with contextlib.suppress(HoldfastError):
+        state.tell()  # whoever asked before has been told
+    made = partial(State, state.tables, task, epoch, after, before, tentative)
+    call = partial(_call, step, task, inputs, made, state.tell)
     answer, view = call()
     if verify:
         again, second = call()
@@ -189,13 +193,17 @@ def _call(
     task: Task,
     inputs: Mapping[str, pa.Table],
     made: Callable[[], State],
+    tell: Callable[[], None],
 ) -> tuple[pa.Table | None, State]:
+    """``tell`` raises what the store refused of the state: that goes before what the function made of it."""
     view = made()
     try:
         answer = step.operator.process_inputs(inputs, view)
-    except (Unrecoverable, Unusable):
-        raise  # by the store, of which some of the state is yet to come
+    except Unusable:
+        tell()
+        raise  # by a disk or a store
     except Exception as error:
+        tell()
 
         def fails(some: Mapping[str, pa.Table]) -> bool:
             try:
