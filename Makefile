@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLASSES := .venv/spark.jsa
 
-.PHONY: demo test tests test-cluster long docs-blocks figures lint fuzz fuzz-queries fuzz-stores picture setup java clean
+.PHONY: demo test tests test-cluster long docs-blocks figures lint fuzz fuzz-queries record-queries fuzz-stores picture setup java clean
 .DEFAULT_GOAL := test
 # Every process that a test starts would compile the package again where no bytecode may be kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +42,8 @@ tests: setup
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # What takes long: blocks of README and docs, a driver killed again and again, growth on a standalone cluster, most of
-# the queries that Structured Streaming runs too. What needs hosts of its own is in test-cluster.
+# the queries by Structured Streaming too, which show that the record of its answers holds. What needs hosts of its own
+# is in test-cluster.
 long: setup
 	$(BIN)/python -m pytest -m long -v --ignore tests/cluster
 
@@ -76,6 +77,11 @@ N ?= 200
 SEED ?= 1000
 fuzz-queries: setup
 	HOLDFAST_QUERIES=$(N) HOLDFAST_FIRST=$(SEED) $(BIN)/python -m pytest tests/spark/plain/test_composed.py -q
+
+# What Structured Streaming answers to the composed queries, written down for make test: when the grammar, their rows or
+# the version of pyspark have changed.
+record-queries: setup
+	cd tests/spark/plain && PYTHONPATH=../.. $(abspath $(BIN))/python recorded.py
 
 # Every file of a store changed in N ways: refused in words of ours, or the right answer: make fuzz-stores N=1000 SEED=0
 fuzz-stores: $(READY)

@@ -10,6 +10,9 @@ from pyspark.sql.types import DataType, _parse_datatype_json_string
 
 from holdfast.runtime.spark.java import java
 
+FEW, PREPENDED = 6, "$colon$colon"
+"""A Scala list of fewer items is made by ``::``, two calls through the gateway for each; more by a Java list."""
+
 
 class Plans:
     """Makes expressions and plans in the JVM of a session."""
@@ -21,6 +24,7 @@ class Plans:
         self._none = jvm.scala.Option.empty()
         self._new_id = self.catalyst.expressions.NamedExpression.newExprId
         self._as_scala = self.jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        self._nothing = scala_object(jvm.scala.collection.immutable, "Nil")
 
     def new(self, name: str, *arguments: Any) -> Any:
         """An expression of this class."""
@@ -51,6 +55,11 @@ class Plans:
         )
 
     def seq(self, items: list[Any]) -> Any:
+        if len(items) < FEW:
+            listed = self._nothing
+            for item in reversed(items):
+                listed = getattr(listed, PREPENDED)(item)
+            return listed
         made = self.jvm.java.util.ArrayList()
         for item in items:
             made.add(item)
@@ -62,7 +71,7 @@ class Plans:
     def alias(self, expression: Any, name: str, like: Any = None) -> Any:
         """Named; with the id of ``like``, where others refer to it, or with a new one."""
         number = like.exprId() if like is not None else self._new_id()
-        return self.new("Alias", expression, name, number, self.seq([]), self._none, self.seq([]))
+        return self.new("Alias", expression, name, number, self._nothing, self._none, self._nothing)
 
     def renamed(self, old: Any, new: Any) -> Any:
         """One attribute in place of another, as nullable as that one was: the user's schema says what is never null."""
@@ -88,7 +97,10 @@ class Plans:
                 return made.aggregateFunction().toAggregateExpression(False, made.filter())
             return made
 
-        made = plan.withNewChildren(self.seq([self.counting_all(child) for child in items(plan.children())]))
+        below = items(plan.children())
+        others = [self.counting_all(child) for child in below]
+        same = all(other is child for other, child in zip(others, below, strict=True))
+        made = plan if same else plan.withNewChildren(self.seq(others))
         named = items(plan.aggregateExpressions()) if kind(plan) == "Aggregate" else []
         inner = [each for one in named for each in expressions_of(one)]
         if any(kind(each) == "AggregateExpression" and each.isDistinct() for each in inner):
@@ -101,7 +113,8 @@ class Plans:
 
 
 def kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    """The name of its class, which case classes say in one call."""
+    return str(node.productPrefix() or node.getClass().getSimpleName())
 
 
 def items(seq: Any) -> list[Any]:

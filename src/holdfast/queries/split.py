@@ -7,10 +7,11 @@ batch of answers, under the very expression ids that the user's expressions refe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from holdfast.errors import Invalid
 from holdfast.operators.grouped import Emit
@@ -47,6 +48,22 @@ INSTEAD = {
 """What would do in place of a node that is not covered."""
 
 
+@dataclass(frozen=True)
+class Above:
+    """What stands above the answers, made for a batch of this ``schema`` with these ``columns``: to make it again for
+    each would be hundreds of calls through the gateway. ``nodes`` from the top.
+    """
+
+    schema: StructType
+    nodes: list[Any]
+    columns: list[Any]
+
+    def renamed(self, plans: Plans, batch: Any) -> Any:
+        """Another batch, under the ids that ``nodes`` refer to."""
+        pairs = zip(items(batch.output()), self.columns, self.schema.names, strict=True)
+        return plans.project(plans.seq([plans.alias(new, name, old) for new, old, name in pairs]), batch)
+
+
 class Split:
     """``below``: the rows for the lowest of ``nodes``; ``above`` finishes a batch of what the highest answers.
 
@@ -61,6 +78,7 @@ class Split:
         if not hasattr(frame, "_jdf"):
             raise NotCovered("a session of Spark Connect: its plans cannot be seen; use a classic session")
         self.schema = frame.schema
+        self._above: Above | None = None
         self._plans = plans = Plans(frame.sparkSession)
         self._analyzed = frame._jdf.queryExecution().analyzed()
         self._over, plan = self._cut(pushed(plans, plans.normal(self._analyzed)), ABOVE)
@@ -95,10 +113,14 @@ class Split:
 
     def above(self, answers: DataFrame) -> DataFrame:
         """The user's rows, from a batch with the columns of the highest node's ``values``."""
-        plan = self.top.answered(answers)
-        for node in reversed(self._over):
-            plan = node.withNewChildren(self._plans.seq([plan]))
-        return self._plans.frame(plan)
+        given: Any = answers
+        batch, plans, known = given._jdf.queryExecution().analyzed(), self._plans, self._above
+        if known is not None and known.schema == answers.schema:
+            return plans.frame(_stacked(plans, known.nodes, known.renamed(plans, batch)))
+        plan = _stacked(plans, self._over, self.top.answered(answers))
+        nodes = _down(plan)
+        self._above = Above(answers.schema, nodes[: -len(_down(batch))], items(batch.output()))
+        return plans.frame(plan)
 
     def _put_below(self) -> None:
         """The node below the lowest so far, and what stands between the two."""
@@ -133,6 +155,21 @@ class Split:
         if name not in BELOW or of_streams(plan):
             raise NotCovered(f"{name} below a node with state is not covered{_instead(name)}")
         return any([name == "EventTimeWatermark", *(self._checked(child) for child in children)])
+
+
+def _stacked(plans: Plans, nodes: list[Any], plan: Any) -> Any:
+    """These nodes, from the top, upon a plan."""
+    for node in reversed(nodes):
+        plan = node.withNewChildren(plans.seq([plan]))
+    return plan
+
+
+def _down(plan: Any) -> list[Any]:
+    """A plan that has no branches, from the top."""
+    nodes = [plan]
+    while (children := nodes[-1].children()).size():
+        nodes.append(children.apply(0))
+    return nodes
 
 
 def _stateful(plan: Any) -> bool:

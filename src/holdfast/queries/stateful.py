@@ -44,13 +44,14 @@ class Shape:
         for each in self.fields or ():
             yield from each.columns
 
-    def joined(self) -> Column:
-        """The value again, from its columns."""
+    def joined(self, given: StructType) -> Column:
+        """The value again, from its columns in rows of this type."""
         if self.fields is None or not isinstance(self.type, StructType):
             assert self.column is not None
-            return F.col(self.column).cast(self.type)
+            column = F.col(self.column)
+            return column if given[self.column].dataType == self.type else column.cast(self.type)
         names = zip(self.type.fieldNames(), self.fields, strict=True)
-        whole = F.struct(*(each.joined().alias(name) for name, each in names))
+        whole = F.struct(*(each.joined(given).alias(name) for name, each in names))
         if self.column is not None:
             whole = F.when(F.col(self.column), whole)
         return whole.cast(self.type)
@@ -134,8 +135,9 @@ class Stateful(ABC):
 
     def answered(self, answers: DataFrame) -> Any:
         """The plan of the node's output, from a batch of its answers."""
-        plans = self.plans
-        plan: Any = answers.select(*(each.shape.joined() for each in self.values))._jdf.queryExecution().analyzed()
+        plans, given = self.plans, answers.schema
+        chosen: Any = answers.select(*(each.shape.joined(given) for each in self.values))
+        plan = chosen._jdf.queryExecution().analyzed()
         # Under the ids that the user's expressions refer to: from here on the plan is the user's own.
         renamed = [
             plans.renamed(old, new.attribute) for old, new in zip(items(plan.output()), self.values, strict=True)

@@ -41,18 +41,22 @@ def composed(events: DataFrame, seed: int) -> Composed:
     if kind == "twice":
         return _twice(rows, words, draw)
     keys = draw.sample(KEYS, draw.choice([0, 1, 1, 2]))
-    modes, window = ["update", "complete"], ""
+    modes, window = ["update", "complete"], "no window"
     by: list[Column | str] = [F.expr(key).alias(f"key{number}") for number, key in enumerate(keys)]
     if kind == "windows":
         window = draw.choice(WINDOWS)
         if window == "session" and not keys:
             by, keys = [F.col("k")], ["k"]
-        rows = rows.withWatermark("ts", draw.choice(["0 seconds", "10 minutes", "30 minutes"]))
-        by.insert(draw.randrange(len(by) + 1), _window(window, draw))
+        delay = draw.choice(["0 seconds", "10 minutes", "30 minutes"])
+        rows = rows.withWatermark("ts", delay)
+        at = draw.randrange(len(by) + 1)
+        made, lasts = _window(window, draw)
+        by.insert(at, made)
         modes = ["append", "complete"] if window == "session" else ["append", "append", "update", "complete"]
+        window = f"{window} {lasts}, {delay} late at place {at}"
     functions = _functions(draw)
     frame = rows.groupBy(*by).agg(*(F.expr(each).alias(f"f{number}") for number, each in enumerate(functions)))
-    words += [f"by {', '.join(keys) or 'nothing'} {window}", ", ".join(functions)]
+    words += [f"by {', '.join(keys) or 'nothing'}", window, ", ".join(functions)]
     exact = not functions[0].startswith(ROUNDED)
     if draw.random() < 0.4 and exact:
         above = draw.choice(["f0 is not null", "length(string(f0)) > 1", "hash(f0) % 3 <> 0"])
@@ -71,7 +75,8 @@ def _rows(events: DataFrame, draw: random.Random) -> tuple[DataFrame, list[str]]
     match draw.randrange(6):
         case 0:
             names = events.sparkSession.createDataFrame([("ann", 1), ("bob", 2)], "k string, team int")
-            return rows.join(names, "k", draw.choice(["inner", "left"])).drop("team"), [*words, "joined with a table"]
+            how = draw.choice(["inner", "left"])
+            return rows.join(names, "k", how).drop("team"), [*words, f"{how} join with a table"]
         case 1:
             return rows.union(rows.where("n = 4")), [*words, "a union"]
     return rows, words
@@ -87,15 +92,19 @@ def _functions(draw: random.Random) -> list[str]:
     return made
 
 
-def _window(window: str, draw: random.Random) -> Column | str:
+def _window(window: str, draw: random.Random) -> tuple[Column | str, str]:
+    """And how long it lasts."""
     match window:
         case "tumbling":
-            return F.window("ts", draw.choice(["5 minutes", "17 minutes", "1 hour"]))
+            lasts = draw.choice(["5 minutes", "17 minutes", "1 hour"])
+            return F.window("ts", lasts), lasts
         case "sliding":
-            return F.window("ts", *draw.choice([("10 minutes", "5 minutes"), ("12 minutes", "5 minutes", "1 minute")]))
+            slides = draw.choice([("10 minutes", "5 minutes"), ("12 minutes", "5 minutes", "1 minute")])
+            return F.window("ts", *slides), ", ".join(slides)
         case "session":
-            return F.session_window("ts", draw.choice(["20 seconds", "3 minutes"]))
-    return "ts"
+            gap = draw.choice(["20 seconds", "3 minutes"])
+            return F.session_window("ts", gap), gap
+    return "ts", "of a row"
 
 
 def _duplicates(rows: DataFrame, words: list[str], draw: random.Random) -> Composed:
@@ -106,22 +115,28 @@ def _duplicates(rows: DataFrame, words: list[str], draw: random.Random) -> Compo
             frame, how = rows.select(*keys).dropDuplicates(), "duplicates"
         case 1:
             timed = rows.withWatermark("ts", "10 minutes").select("ts", *keys)
-            frame, how = timed.dropDuplicates(["ts", *keys]), "duplicates by time"
+            frame, how = timed.dropDuplicates(["ts", *keys]), "duplicates by time, 10 minutes late,"
         case _:
-            timed = rows.withWatermark("ts", draw.choice(["5 minutes", "1 hour"])).select("ts", *keys)
-            frame, how = timed.dropDuplicatesWithinWatermark(keys).select(*keys), "duplicates within the watermark"
+            delay = draw.choice(["5 minutes", "1 hour"])
+            timed = rows.withWatermark("ts", delay).select("ts", *keys)
+            frame, how = timed.dropDuplicatesWithinWatermark(keys).select(*keys), f"duplicates within {delay}"
     mode = draw.choice(modes)
     return Composed(frame, mode, "; ".join([*words, f"{how} of {', '.join(keys)}", mode]))
 
 
 def _twice(rows: DataFrame, words: list[str], draw: random.Random) -> Composed:
-    timed = rows.withWatermark("ts", draw.choice(["0 seconds", "10 minutes"]))
+    delay = draw.choice(["0 seconds", "10 minutes"])
+    timed = rows.withWatermark("ts", delay)
     small, large = draw.choice([("5 minutes", "20 minutes"), ("2 minutes", "10 minutes")])
+    words += [f"tumbling {small}, {delay} late, by k"]
     first = timed.groupBy(F.window("ts", small), "k").agg(F.sum("n").alias("a"), F.count("*").alias("c"))
     if draw.random() < 0.5:
+        words += ["where c > 1, a * 2 + c"]
         first = first.where("c > 1").withColumn("a", F.expr("a * 2 + c"))
-    again = F.window("window", large) if draw.random() < 0.5 else F.window(F.window_time("window"), large)
+    whole = draw.random() < 0.5
+    again = F.window("window", large) if whole else F.window(F.window_time("window"), large)
     by = [again, *(["k"] if draw.random() < 0.5 else [])]
+    words += [f"then tumbling {large} of {'window' if whole else 'its time'}{', k' if len(by) > 1 else ''}"]
     functions = draw.sample(["sum(a)", "max(c)", "avg(a)", "count(a)", "min(a + c)", "stddev(c)"], 2)
     frame = first.groupBy(*by).agg(*(F.expr(each).alias(f"f{number}") for number, each in enumerate(functions)))
-    return Composed(frame, "append", "; ".join([*words, f"{small}, then {large}: {', '.join(functions)}", "append"]))
+    return Composed(frame, "append", "; ".join([*words, ", ".join(functions), "append"]))

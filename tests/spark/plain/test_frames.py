@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from side_by_side import answers, by_spark
 
 import holdfast
 from holdfast.queries.frames import FEW, PART, Frames
+from holdfast.queries.split import Split
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +55,21 @@ def test_rows_are_spread_over_tasks_once_there_are_many(spark: SparkSession) -> 
     for count, parts in ((FEW + 1, 1), (PART // 8 + 1, 2)):
         frame: Any = Frames(spark).of(pa.table({"whole": range(count)}))
         assert frame._jdf.rdd().getNumPartitions() == parts
+
+
+def test_what_stands_above_the_answers_holds_for_batches_of_any_size_and_type(spark: SparkSession) -> None:
+    """It is made for the first batch; then few rows follow many, and others have other types."""
+    rates = spark.readStream.format("rate").load().selectExpr("value % 10 as k", "value")
+    split = Split(rates.groupBy("k").agg(F.sum("value").alias("total")).selectExpr("k + 1 as k", "total * 2 as total"))
+    names = split.top.schema().names
+    made = {}
+    for count, type_ in ((3, pa.int64()), (FEW + 1, pa.int64()), (0, pa.int64()), (3, pa.int32()), (4, pa.int64())):
+        rows = pa.table([pa.array(range(count), type_)] * 2, names=names)
+        made[count, type_] = split.above(Frames(spark).of(rows))
+        assert made[count, type_].schema == split.schema
+        assert sorted(made[count, type_].collect()) == [(each + 1, each * 2) for each in range(count)]
+    both = made[3, pa.int64()].join(made[4, pa.int64()], "k")
+    assert sorted(both.collect()) == [(each + 1, each * 2, each * 2) for each in range(3)]
 
 
 @pytest.fixture

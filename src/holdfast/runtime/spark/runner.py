@@ -57,6 +57,7 @@ class SparkRunner:
         self._told: set[str] = set()
         self._pooled: set[str] = set()
         self._combining: Combining | None = None
+        self._cores = spark.sparkContext.defaultParallelism if local else 0
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
             self._process.begin()
@@ -199,8 +200,7 @@ class SparkRunner:
 
     def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int, first: int = 0) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""
-        at_once = partitions <= self._spark.sparkContext.defaultParallelism
-        here = self._process is not None and plan.kind == "epoch" and at_once
+        here = self._process is not None and plan.kind == "epoch" and partitions <= self._cores
         return SlotAffinity(stage, self._context.local, plan.run, level, partitions, first) if here else stage
 
     def _save(self, uploads: Mapping[str, Sequence[Upload]]) -> Saved:

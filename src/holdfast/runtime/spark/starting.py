@@ -235,10 +235,10 @@ def _warm(spark: SparkSession, store: str, options: Mapping[str, Any], pipeline:
 
 def _local_folder(spark: SparkSession, job: str) -> str:
     """The folder of nodes: in local mode where Spark keeps its own files; else each executor knows its place."""
-    context = spark.sparkContext
+    context: Any = spark.sparkContext  # getConf() makes a copy, by hundreds of calls through the gateway
     if not is_local(str(context.master)):
         return f"{PREFIX}{job}"
-    dirs = os.environ.get(DIRS) or context.getConf().get("spark.local.dir")
+    dirs = os.environ.get(DIRS) or context._conf.get("spark.local.dir")
     local = tempfile.mkdtemp(prefix=f"{PREFIX}{job}-", dir=dirs.split(",")[0] if dirs else None)
     claim(local)
     return local

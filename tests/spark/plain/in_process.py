@@ -1,0 +1,160 @@
+"""Holdfast's queries without Spark's streaming loop and executors: batches come from a script, stages run right here.
+
+All else is what users have: ``holdfast.writeStream`` cuts the query, Spark runs what is below and above over each
+batch, and the driver, its runs, the workers, the store, nodes that are killed and the delivery of batches are the
+product's own. Two parts of its edge are taken out: ``Exchange``, which hands bundles from stage to stage, and of
+``StreamSource`` what starts and watches Spark's query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from holdfast.errors import HoldfastError, StreamEnded
+from holdfast.queries.plans import Plans, items, kind, scala_object
+from holdfast.runtime.spark import exchange, source
+from holdfast.runtime.spark.affinity import SlotAffinity
+from holdfast.runtime.spark.java import java
+
+ZONE = "UTC"
+
+
+@dataclass(frozen=True)
+class Script:
+    """The rows of micro-batches, ``first`` being the number of the first. ``watermarks``: Spark's for each of them, in
+    microseconds, and at last the one for a batch to come."""
+
+    batches: Sequence[DataFrame]
+    first: int
+    watermarks: Sequence[int]
+
+
+class Scripts:
+    """What stands for Spark while a test is at it: ``of`` has the script of a store's folder."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Script] = {}
+
+    @contextmanager
+    def put_in(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr("holdfast.runtime.spark.runner.Exchange", Exchange)
+            patch.setattr("holdfast.runtime.spark.starting.StreamSource", self._source)
+            yield
+
+    def _source(self, streams: Any, log: str, *others: Any) -> Source:
+        made = Source(streams, log, *others)
+        made.script = self.of[log]
+        return made
+
+
+class Exchange(exchange.Exchange):
+    """Bundles go from stage to stage in this process, a partition after the other."""
+
+    def settings_of(self, frame: DataFrame) -> None:
+        """They are for tasks of Spark, and few batches need any."""
+
+    def batch(self, frame: Any, plan: Any = None, locations: Sequence[str] = ()) -> tuple[Any, int]:
+        """Spark's rows in Arrow, as one partition. Rows that no join or union has made it computes without a job."""
+        jvm = java(self._context)
+        found = plan if plan is not None else frame._jdf.queryExecution().executedPlan()
+        if kind(found) != "LocalTableScanExec":
+            super().settings_of(frame)
+        rows = jvm.scala.collection.mutable.ArraySeq.make(found.executeCollect()).iterator()
+        arrow = scala_object(jvm.org.apache.spark.sql.execution.arrow, "ArrowConverters")
+        made = arrow.toBatchIterator(rows, found.schema(), 10_000, ZONE, True, False, None)
+        return [[bytes(made.next())] if made.hasNext() else []], 1
+
+    def located(self, locations: Sequence[str | None]) -> Any:
+        return [[b""] for _ in locations]
+
+    def shuffle(self, level: Any, stage: exchange.Stage, partitions: int, locations: Sequence[str | None]) -> Any:
+        """At once, and not when the last level is collected: there is nobody to be waited for."""
+        sent = [list(_here(stage)(index, iter(came))) for index, came in enumerate(level)]
+        assert all(len(bundles) == len(locations) for bundles in sent)
+        return [[bundles[slot] for bundles in sent] for slot in range(len(locations))]
+
+    def collect(self, level: Any, stage: exchange.Stage) -> list[bytes]:
+        return [part for index, came in enumerate(level) for part in _here(stage)(index, iter(came))]
+
+
+def _here(stage: exchange.Stage) -> exchange.Stage:
+    """In one process nobody has to wait for the process that has the state."""
+    return stage.stage if isinstance(stage, SlotAffinity) else stage
+
+
+@dataclass(frozen=True)
+class Tree:
+    node: Any
+    columns: Any = None
+    children: Sequence[Tree] = ()
+
+
+class Source(source.StreamSource):
+    """Batches as the script has them, in place of those that Spark's query would make."""
+
+    script: Script
+
+    def _attend(self) -> None:
+        script = self.script
+        try:
+            with self._changed:
+                self.query = self  # type: ignore[assignment]
+                self._changed.notify_all()
+            stream = Replaced(self._frame)
+            for place, rows in enumerate(script.batches):
+                self._at, self._now = place, stream.by(rows)
+                self._each(self._now, script.first + place)
+            self._at = len(script.batches)
+            self._idles(True)
+            self._on_error(None)
+        except HoldfastError as error:
+            self._on_error(error)
+        except Exception as error:
+            self._on_error(StreamEnded(f"the stream could not go on: {error!r}"))
+
+    def _execution(self) -> Any:
+        made: Any = self._now
+        return made._jdf.queryExecution()
+
+    def _watermark(self) -> int | None:
+        return self.script.watermarks[self._at] if self._edge.watermarked else None
+
+    def _tracked(self) -> int:
+        return self.script.watermarks[-1]
+
+
+class Replaced:
+    """A frame with other rows in place of its stream, as Spark makes a micro-batch of a streaming query."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        made: Any = frame
+        self._plans = Plans(frame.sparkSession)
+        self._relation = self._plans.catalyst.plans.logical.LocalRelation
+        self._nothing = self._plans.jvm.scala.Option.empty()
+        self._tree = self._known(made._jdf.queryExecution().analyzed())
+
+    def by(self, rows: DataFrame) -> DataFrame:
+        given: Any = rows
+        return self._plans.frame(self._put(self._tree, given._jdf.queryExecution().analyzed().data()))
+
+    def _known(self, plan: Any) -> Tree:
+        """Every node with what is below it; of streams their columns, and nothing of parts that read none."""
+        if kind(plan) == "StreamingRelation":
+            return Tree(plan, plan.output())
+        if not plan.isStreaming():
+            return Tree(plan)
+        return Tree(plan, None, [self._known(child) for child in items(plan.children())])
+
+    def _put(self, tree: Tree, rows: Any) -> Any:
+        if tree.columns is not None:
+            return self._relation(tree.columns, rows, False, self._nothing)
+        if not tree.children:
+            return tree.node
+        return tree.node.withNewChildren(self._plans.seq([self._put(child, rows) for child in tree.children]))
