@@ -14,7 +14,7 @@ QUESTION = 0.03
 """Seconds that a node of speed 1 takes to answer."""
 
 
-class Node(Protocol):
+class Askable(Protocol):
     """``stalled``: until when it answers nobody."""
 
     alive: bool
@@ -28,7 +28,7 @@ class SimulatedAsking:
     A node that is gone or stalled answers nothing; one that is slow takes as many times as long.
     """
 
-    def __init__(self, nodes: Mapping[str, Node], world: Environment) -> None:
+    def __init__(self, nodes: Mapping[str, Askable], world: Environment) -> None:
         self._nodes = nodes
         self._world = world
         self._hearing = Hearing()
