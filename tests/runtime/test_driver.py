@@ -488,3 +488,23 @@ def test_a_job_that_stops_gives_the_sink_everything_first() -> None:
     alone = Alone(epochs=8, sink=sink).end()
     assert sink.raised == 5 and ids(sink.taken) == ids(usual.taken) and alone.ended == [None]
     assert alone.kinds()[-1] == "stopped" and alone.recorder.closed and alone.source.closed
+
+
+def test_a_job_has_ended_when_its_store_is_tidy() -> None:
+    """Who copies a store as soon as the job has ended finds nothing on its way out."""
+    begun: list[str] = []
+    done: list[str] = []
+    alone = Alone(epochs=6, checkpoint_every=2)
+    submit = alone.loop.submit
+
+    def slowly(queue: Any, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def later(result: Any) -> None:
+            alone.loop.after(1.0, lambda: (done.append(queue), then(result)))
+
+        if queue == "tidy":
+            begun.append(queue)
+        submit(queue, work, later if queue == "tidy" else then)
+
+    alone.loop.submit = slowly  # type: ignore[method-assign]
+    alone.end()
+    assert alone.ended == [None] and begun and done == begun

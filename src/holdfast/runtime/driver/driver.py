@@ -61,6 +61,8 @@ FINISH = 60.0
 """Seconds that the epoch at hand has to come to its end when the job is stopped."""
 
 Watcher = Callable[[Event, list[Instruction]], None]
+TIDYING = 5.0
+"""Seconds that a job which ends waits for what is deleted and folded meanwhile."""
 
 
 @dataclass(slots=True)
@@ -206,7 +208,16 @@ class Driver:
             self._runner.close()
             self.writer.close()
 
-        self.ports.background.submit("nodes", close, lambda _: self.telling.close(self._closed))
+        def leave(_: object = None) -> None:
+            timer.cancel()
+            if not left:
+                left.append(True)
+                self.ports.background.submit("nodes", close, lambda _: self.telling.close(self._closed))
+
+        # Nothing of the store changes any more once a job has ended, unless tidying it takes long.
+        left: list[bool] = []
+        timer = self.clock.after(TIDYING, leave)
+        self.ports.background.submit("tidy", lambda: None, leave)
 
     def _closed(self) -> None:
         self.ports.on_end(self.error)
