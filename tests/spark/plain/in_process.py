@@ -8,6 +8,7 @@ product's own. Two parts of its edge are taken out: ``Exchange``, which hands bu
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from holdfast.runtime.spark.affinity import SlotAffinity
 from holdfast.runtime.spark.java import java
 
 ZONE = "UTC"
+_turn = threading.Lock()
+"""A process of Spark's runs one task at a time, and workers count on that: epochs and replays have threads of their own
+here, and so have other queries."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,18 @@ class Exchange(exchange.Exchange):
 
     def shuffle(self, level: Any, stage: exchange.Stage, partitions: int, locations: Sequence[str | None]) -> Any:
         """At once, and not when the last level is collected: there is nobody to be waited for."""
-        sent = [list(_here(stage)(index, iter(came))) for index, came in enumerate(level)]
+        sent = [_done(stage, index, came) for index, came in enumerate(level)]
         assert all(len(bundles) == len(locations) for bundles in sent)
         return [[bundles[slot] for bundles in sent] for slot in range(len(locations))]
 
     def collect(self, level: Any, stage: exchange.Stage) -> list[bytes]:
-        return [part for index, came in enumerate(level) for part in _here(stage)(index, iter(came))]
+        return [part for index, came in enumerate(level) for part in _done(stage, index, came)]
 
 
-def _here(stage: exchange.Stage) -> exchange.Stage:
-    """In one process nobody has to wait for the process that has the state."""
-    return stage.stage if isinstance(stage, SlotAffinity) else stage
+def _done(stage: exchange.Stage, index: int, came: list[bytes]) -> list[bytes]:
+    """A task, here; nobody has to wait for the process that has its state."""
+    with _turn:
+        return list((stage.stage if isinstance(stage, SlotAffinity) else stage)(index, iter(came)))
 
 
 @dataclass(frozen=True)
