@@ -87,14 +87,16 @@ def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: d
     if place is None:
         return Outcome()
     earlier, later = events[:place], events[place:]
-    said = next((e for e in later if e["kind"] == "published" and e["rows"] > 0 and e["fidelity"] > 0), None)
+    # What was answered before the loss was noticed may be placed behind it: nothing was promised of that.
+    new = [e for e in later if e["kind"] == "published" and max(e["epochs"]) >= events[place]["epoch"]]
+    said = next((e for e in new if e["rows"] > 0 and e["fidelity"] > 0), None)
     epochs = [e for e in later if e["kind"] == "epoch"]
     exact = next((e for e in epochs if not e["absent"] and not e["tentative"]), None)
     until = epochs.index(exact) + 1 if exact is not None else len(epochs)
     saved = [e["epoch"] for e in earlier if e["kind"] == "checkpoint"]
     # Who dies together may be noticed apart: what was said last before the answer is of all of them.
     losses = [e for e in later if e["kind"] == "nodes lost"]
-    before = [e for e in losses if said is None or e["time"] <= said["time"]]
+    before = [e for e in losses if said is None or (e["time"] <= said["time"] and e["epoch"] <= max(said["epochs"]))]
     return Outcome(
         None if said is None else said["time"] - killed,
         None if said is None else said["fidelity"],

@@ -51,6 +51,13 @@ def test_losses_close_together_are_one_failure() -> None:
     assert told[0].silent is None
 
 
+def test_the_last_promise_for_an_epoch_is_for_all_who_were_lost_before_it_and_none_for_the_next_counts() -> None:
+    first, second = {**lost(10.0, "a"), "promised": 0.9}, {**lost(10.2, "b"), "promised": 0.7}
+    third = {**lost(10.4, "c", epoch=4), "promised": None}
+    (told,) = recoveries([first, second, third, *answer(10.6, 3, 2)])
+    assert told.nodes == ["a", "b", "c"] and (told.promised, told.answered_fidelity) == (0.7, 0.5)
+
+
 def test_a_loss_behind_an_answer_or_much_later_is_another_failure() -> None:
     assert len(recoveries([lost(10.0, "a"), *answer(10.3, 3, 1), lost(10.5, "b")])) == 2
     assert len(recoveries([lost(10.0, "a"), lost(11.5, "b")])) == 2

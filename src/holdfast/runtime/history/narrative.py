@@ -98,7 +98,8 @@ def recoveries(events: Iterable[Mapping[str, Any]]) -> list[Recovery]:
             case "nodes lost" if open_ and _together(open_[-1], event):
                 open_[-1].nodes = [*open_[-1].nodes, *event["nodes"]]
                 open_[-1].down = [*open_[-1].down, *event["down"]]
-                open_[-1].promised = event.get("promised")  # for all of them together
+                if event.get("epoch") == open_[-1].epoch:  # else the answer was made before, and is on its way
+                    open_[-1].promised = event.get("promised")  # for all of them together
             case "nodes lost":
                 made = Recovery(event["time"], event.get("epoch"), event["nodes"], event["cause"], event["down"])
                 made.rates, made.promised = event.get("rates", {}), event.get("promised")
