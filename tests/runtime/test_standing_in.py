@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from driving import Driver, chain, task, two_nodes, works
@@ -348,9 +348,11 @@ def test_a_node_whose_own_disk_is_full_is_given_up_where_another_has_one(beside:
 # In virtual time, over the whole shell
 
 
-def simulated(script: str, within: float | None, detect: float = 20.0, epochs: int = 12) -> Simulation:
+def simulated(
+    script: str, within: float | None, detect: float = 20.0, epochs: int = 12, timing: Timing | None = None
+) -> Simulation:
     """A node that goes silent is given up after 20 seconds only."""
-    settings, timing = Settings(nodes=4, checkpoint_every=3), Timing(detect=detect)
+    settings, timing = Settings(nodes=4, checkpoint_every=3), timing or Timing(detect=detect)
     schedule = FaultSchedule(chain(2, 3, 2, 1), settings, 4, epochs, parse_faults(script), timing)
     schedule = replace(schedule, answer_within=within)
     pipeline = digesting(schedule.topology, ordered=False)
@@ -398,6 +400,19 @@ def test_nobody_is_lost_where_all_nodes_are_slow_together() -> None:
     simulation = simulated("slow node-0,node-1,node-2,node-3 200x at epoch 8 for 20s", None, detect=60.0)
     kinds = [event["kind"] for event in simulation.history]
     assert "answer late" in kinds and "nodes lost" not in kinds
+
+
+@pytest.mark.parametrize("lost", [f"node-{one},node-{two}" for one, two in combinations(range(4), 2)])
+def test_of_two_who_are_left_the_last_to_be_done_is_not_silent(lost: str) -> None:
+    """Each carries twice as much, and states come from the store: the first to be done stood in for the other and took
+    from it what it needed; at times its word was the first, with less than was promised."""
+    timing = Timing(interval=3.0, unit=0.15, restore=0.15, detect=0.4)
+    history = simulated(f"kill {lost} at epoch 8", None, timing=timing).history
+    began = next(number for number, event in enumerate(history) if event["kind"] == "nodes lost")
+    answer = next(number for number, event in enumerate(history) if event["kind"] == "epoch" and event["epoch"] == 8)
+    assert not [event for event in history[began:answer] if event["kind"] in ("answer late", "stood in")]
+    assert history[answer]["time"] - history[began]["time"] > 1.0, "else it says nothing"
+    assert abs(history[began]["promised"] - history[answer]["fidelity"]) <= 0.02
 
 
 def test_the_usual_time_of_epochs_says_what_is_late() -> None:

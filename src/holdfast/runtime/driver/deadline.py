@@ -1,14 +1,17 @@
 """The time by which an epoch should be answered; when it is up, who holds the epoch up is found out and told.
 
-What epochs usually take and some more, unless it was said. The first epochs, which start processes, have all they need.
+What epochs usually take and some more, unless it was said: with fewer nodes as much longer as each has more to do. The
+first epochs, which start processes, have all they need. Where nodes are lost it begins anew: what that took, and the
+states that come from the store since, are no delay of those who are left.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.driver.hearing import MOST
 from holdfast.runtime.driver.ports import Asked, Failed, Runner, Timer
@@ -37,7 +40,10 @@ class Deadline:
         self._driver = driver
         self._runner = runner
         self._within = within
-        self._took: deque[float] = deque(maxlen=USUAL)
+        self._took: deque[tuple[float, int]] = deque(maxlen=USUAL)
+        """What the last epochs took, and with how many nodes."""
+        self._due = 0.0
+        """When the time of the epoch at hand is up."""
         self._timer: Timer | None = None
 
     @property
@@ -47,19 +53,30 @@ class Deadline:
             return float("inf")
         if self._within is not None:
             return self._within
-        usual = median(self._took)
+        usual = median(took * max(1.0, nodes / self._nodes) for took, nodes in self._took)
         return max(LEAST, min(TIMES * usual, usual + max(MARGIN, HALF * usual)))
+
+    @property
+    def _nodes(self) -> int:
+        return max(1, len(self._driver.snapshot.nodes))
 
     def begin(self, epoch: int) -> None:
         """An epoch has come."""
         self.cancel()
-        if (seconds := self.seconds) < float("inf"):
-            self._arm(max(seconds - ASKING, seconds / 2), epoch, self._driver.clock.now())
+        now, seconds = self._driver.clock.now(), self.seconds
+        self._due = now + seconds
+        if seconds < float("inf"):
+            self._arm(max(seconds - ASKING, seconds / 2), epoch, now)
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """After a loss the epoch at hand begins anew."""
+        if event["kind"] == "nodes lost":
+            self._due = self._driver.clock.now() + self.seconds
 
     def met(self, seconds: float) -> None:
         """It was answered after so long."""
         self.cancel()
-        self._took.append(seconds)
+        self._took.append((seconds, self._nodes))
 
     def cancel(self) -> None:
         if self._timer is not None:
@@ -73,7 +90,8 @@ class Deadline:
     def _up(self, epoch: int, since: float, due: float) -> None:
         """Somebody may fall silent later: it is asked again as long as the epoch is not answered.
 
-        How late it is called itself says how short of time the driver is.
+        Nobody is told of who is only slow before the time is up. How late it is called itself says how short of time
+        the driver is.
         """
         driver = self._driver
         if driver.ended or driver.snapshot.pending != epoch:
@@ -88,10 +106,13 @@ class Deadline:
         def found(asked: Asked | Failed) -> None:
             if driver.ended or driver.snapshot.pending != epoch:
                 return
-            self._arm(AGAIN, epoch, since)
+            left = self._due - driver.clock.now()
+            self._arm(min(AGAIN, left) if left > 0 else AGAIN, epoch, since)
             if not isinstance(asked, Failed) and driver.running.of_epoch(epoch) == run:
                 names = frozenset(name for name, place in nodes.items() if place in asked.silent)
                 mute = frozenset(name for name in names if asked.silent[nodes[name]] == "mute")
+                if left > 0 and not mute:
+                    return
                 pace = max(asked.pace, min(behind, MOST))
                 driver.tell(AnswerLate(epoch, names, driver.clock.now() - since, mute, self.seconds, pace))
 

@@ -89,7 +89,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
     driver = Driver(config, ports, coordinator, journal, writer, runner, extra)
     driver.notes += [*fitted.notes, *outputs.notes]
     driver.autoscaler = Autoscaler(driver, elastic_by(config.scaling.elastic, driver), standby(config))
-    driver.telling.hearers.append(driver.autoscaler.heard)
+    driver.telling.hearers += [driver.autoscaler.heard, driver.deadline.heard]
     driver.publisher.resume(outputs.remade)
     return driver
 
