@@ -1,15 +1,16 @@
 """How far from the limit: the queries of throughput.py in polars alone, through Spark and Arrow alone, and for real.
 
-    .venv/bin/python benchmarks/limit.py                                   # all sizes, three turns; about 20 minutes
+    .venv/bin/python benchmarks/limit.py                                   # all sizes, three turns; about half an hour
     .venv/bin/python benchmarks/limit.py --query keyed-count --rows 1000000 --repeat 1 --batches 10
     .venv/bin/python benchmarks/limit.py --json limit.json
 
 Two limits, on the same rows: ``polars`` does the work in one process, on rows that are in memory, without Spark,
 exchange, output or anything durable (polars_alone.py); ``arrow`` lets Spark's source make the rows and hands them to
 Python as Holdfast's runner does, where they are counted by the batch and forgotten (source_alone.py). Then Structured
-Streaming and Holdfast, as throughput.py measures them. They go by turns, each measurement in a process of its own; the
-median of the turns is told, with the least and the most. Shares are of medians. A query that combines rows before they
-become Arrow may come out above ``arrow``.
+Streaming and Holdfast by both doors, as throughput.py measures them: ``holdfast`` is a pipeline of operators, ``plain``
+Structured Streaming's own query through ``holdfast.writeStream``. They go by turns, each measurement in a process of
+its own; the median of the turns is told, with the least and the most. Shares are of medians. A query that combines rows
+before they become Arrow may come out above ``arrow``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import throughput
 from measuring import Record, check, say, shown, spreads, written
 
-SYSTEMS = ("polars", "arrow", "structured", "holdfast")
+SYSTEMS = ("polars", "arrow", "structured", "holdfast", "plain")
 TEXTS = 20
 """A text has twenty words: for word frequency a batch is that much smaller."""
 
@@ -51,7 +52,7 @@ def line(found: dict[str, Any]) -> str:
     speed = {system: each["rows_per_second"] for system, each in found["systems"].items()}
     middle = {system: each["median"] for system, each in speed.items()}
     cells = [f"{found['rows']:,}", *(shown(speed[system]) for system in SYSTEMS)]
-    shares = [f"{middle['holdfast'] / middle['structured']:.2f}"]
+    shares = [f"{middle[door] / middle['structured']:.2f}" for door in ("holdfast", "plain")]
     shares += [f"{middle['holdfast'] / middle[limit]:.1%}" for limit in ("arrow", "polars")]
     return (
         f"{found['query']:<16}{cells[0]:>10}"
@@ -72,7 +73,7 @@ def main() -> None:
     check(parser, asked, "skip", "batches")
     record, rows = Record("limit.py", sys.argv[1:]), []
     heads = "".join(f"{f'{system}, rows/s':>36}" for system in SYSTEMS)
-    print(f"{'query':<16}{'rows':>10}{heads}{'times':>10}{'of arrow':>10}{'of polars':>10}")
+    print(f"{'query':<16}{'rows':>10}{heads}{'times':>10}{'plain':>10}{'of arrow':>10}{'of polars':>10}")
     for query in asked.query or ["keyed-count", "word-frequency"]:
         for size in asked.rows or [200_000, 1_000_000, 4_000_000]:
             each = size // TEXTS if query == "word-frequency" else size

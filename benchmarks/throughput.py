@@ -9,7 +9,8 @@ checkpointing, as many shuffle partitions as cores, in update mode; both write w
 (``--sink none`` leaves that out on both sides). A batch's time is Spark's own ``triggerExecution``, offsets and commits
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
 to the next. The first batches, which warm the JVM up, are left out: ``--skip`` says how many. Its compilers take a
-quarter of the CPU for some twenty batches more, in both systems; ``--skip 25 --batches 45`` shows them warm.
+fifth of a second of each batch for some forty more, in both systems; ``--skip 40 --batches 60`` shows them warm, and
+``--threads`` which threads the CPU goes to.
 ``--checkpoints`` compares checkpoints on and off by turns of ``--batches`` epochs, ``--repeat`` times each, in one
 process, and says how much longer the epochs behind one take. ``--idle`` times an epoch with next to no rows through
 four levels. docs/runtime.md says where the time goes.
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import source_alone
+import threads
 from measuring import Record, shown, spread, spreads, written
 
 KEYS = 100_000
@@ -145,7 +147,11 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         writing = writing.foreachBatch(write) if sink == "parquet" else writing.format("noop")
         running = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
     progress = (lambda: len(written)) if system == "plain" else (lambda: len(running.recentProgress))
-    marks = [(reached, tree_cpu(os.getpid())) for reached in after(running, progress, [skip, batches])]
+    me = os.getpid()
+    marks = [
+        (reached, tree_cpu(me), threads.by_kind(me, tree_of(me)))
+        for reached in after(running, progress, [skip, batches])
+    ]
     if system in source_alone.WAYS and (error := running.exception()) is not None:
         from holdfast.runtime.spark.shipping import first_cause
 
@@ -170,6 +176,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         "median": statistics.median(kept),
         "rows_per_second": rows * len(kept) / sum(kept),
         "cpu": (marks[1][1] - marks[0][1]) / done * 1e6,
+        "threads": {kind: (spent - marks[0][2][kind]) / done * rows for kind, spent in marks[1][2].items()},
     }
 
 
@@ -269,6 +276,7 @@ def main() -> None:
     parser.add_argument("--sink", choices=["parquet", "none"], default="parquet")
     parser.add_argument("--checkpoints", action="store_true", help="only: checkpoints on against off")
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
+    parser.add_argument("--threads", action="store_true", help="also which threads the CPU of a batch goes to")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
     parser.add_argument("--repeat", type=int, default=1, help="of --idle, turns of --checkpoints")
     parser.add_argument("--json", type=Path, help="of --idle, --checkpoints: write what was found here")
@@ -317,6 +325,8 @@ def main() -> None:
                 f"{one['cpu'] / two['cpu']:.2f}",
             ]
             print(f"{query:<16}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
+            if asked.threads:
+                print(threads.table({"structured": one["threads"], "holdfast": two["threads"]}), flush=True)
 
 
 def checkpoints_on_and_off(rows: int, epochs: int, turns: int) -> dict[str, Any]:
