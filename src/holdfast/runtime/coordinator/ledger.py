@@ -84,21 +84,13 @@ class Ledger:
         before = self._totals[-2] if len(self._totals) > 1 else self.total(self.newest - 1)
         return max(1, self._totals[-1] - before)
 
-    def _expected(self, epoch: int) -> int | None:
-        """Up to when an epoch goes, or will."""
-        now, before = self.time(epoch), self.time(self.newest - 1)
-        if now is None or before is None or epoch <= self.newest:
-            return now
-        return now + (epoch - self.newest) * (now - before)
-
     def since(self, epoch: int, horizon: int | None) -> int:
         """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all.
 
-        In one to come time goes on as it did in the last: whoever answers it looks back from there. Where that was
-        before the first epoch that is known: the one after it, the first of which rows are known, so that no answer is
-        called better than it is.
+        Where that was before the first epoch that is known: the one after it, the first of which rows are known, so
+        that no answer is called better than it is.
         """
-        now = self._expected(epoch)
+        now = self.time(epoch)
         if horizon is None or now is None:
             return 0
         # Those without a time come before the first that has one.
