@@ -174,7 +174,8 @@ class Delivery:
             raise
         with self._changed:
             tasks = sorted(self._there.get(epoch, ()))
-        tables = [output.read(self._files, "final", epoch, task) for task in tasks]
+        known = output.Sums(self._files)
+        tables = [output.read(self._files, "final", epoch, task, known) for task in tasks]
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
     def _list(self) -> None:

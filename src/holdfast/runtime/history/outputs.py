@@ -47,9 +47,9 @@ def read_output(
             chosen = tentative
         case "latest":
             chosen = {**_standing(files, final, tentative), **final}
-    tables = []
+    tables, known = [], output.Sums(files)
     for (epoch, task), kind in sorted(chosen.items(), key=lambda item: (item[0][0], _ordered(item[0][1]))):
-        table = output.read(files, kind, epoch, task)
+        table = output.read(files, kind, epoch, task, known)
         if view == "latest" and "fidelity" not in table.column_names:
             table = table.append_column("fidelity", pa.repeat(pa.scalar(1.0), len(table)))
         tables.append(table)
