@@ -20,6 +20,7 @@ from holdfast.state import Fenced, Unusable, cursor, output
 from holdfast.state.cursor import Cursor
 from holdfast.state.files import Files
 from holdfast.state.output import Kind, StagedOutput
+from holdfast.state.sums import Sums
 from holdfast.topology import Task
 
 BACKLOG = 16
@@ -182,7 +183,7 @@ class Publisher:
         """In the queue of deliveries: user code runs here, and nowhere else."""
         assert self.sink is not None
         self.check()
-        reached, known = self._cursor.after(delivery.outputs, delivery.upto), output.Sums(self.files)
+        reached, known = self._cursor.after(delivery.outputs, delivery.upto), Sums(self.files)
         while delivery.taken < len(delivery.outputs):
             kind, epoch, task = delivery.outputs[delivery.taken]
             table = output.read(self.files, kind, epoch, task, known)
