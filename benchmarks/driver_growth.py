@@ -48,7 +48,7 @@ from holdfast.state.names import task_folder
 from holdfast.state.output import STAGED, StagedOutput, output_name
 
 PIECES = 8
-"""SlotParts of each batch, and files of each epoch's journal."""
+"""Parts of each batch, and files of each epoch's journal."""
 TB = 10**12
 
 
@@ -349,13 +349,14 @@ SERIES: Mapping[str, Sequence[Shape]] = {
     "levels": [Shape(100, 1000, levels=levels) for levels in (1, 4)],
 }
 LARGE = Shape(1000, 10000, state=TB)
+PARTS = (*SERIES, "large")
 
 
-def main(folder: Path | None = None) -> None:
+def main(parts: Sequence[str] = PARTS, folder: Path | None = None) -> None:
     """Tables on standard output; ``folder``: where the files of jobs go for a while."""
     columns = ("epoch", "checkpoint", "restart", "look", "closure", "opened")
     print("seconds of driver work; closures in kB, the largest of a run, and what a slot opens of it; looks in ms")
-    for series, shapes in SERIES.items():
+    for series, shapes in ((name, shapes) for name, shapes in SERIES.items() if name in parts):
         print(f"\n{series:>10} " + " ".join(f"{column:>10}" for column in columns))
         rows = []
         for shape in shapes:
@@ -365,6 +366,8 @@ def main(folder: Path | None = None) -> None:
         sizes = [shape.size(series) for shape in shapes]
         grown = [exponent(sizes, [row[column] for row in rows]) for column in columns]
         print(f"{'exponent':>10} " + " ".join(f"{each:10.2f}" for each in grown))
+    if "large" not in parts:
+        return
     print(
         f"\n{LARGE.nodes:,} executors, {LARGE.tasks:,} tasks, {LARGE.state / TB:g} TB of state (files without content)"
     )

@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/growth.py
     .venv/bin/python benchmarks/growth.py --busy 60 --most 6
     .venv/bin/python benchmarks/growth.py --driver        # what the driver itself has to do: driver_growth.py
+    .venv/bin/python benchmarks/growth.py --driver --only large        # a part of that
     .venv/bin/python benchmarks/growth.py --keys          # what an epoch costs as states grow: key_growth.py
 
 A master and a worker on loopback; executors of one core. The job begins with ``--nodes`` executors; its rows cost much
@@ -139,6 +140,9 @@ def main() -> None:
     parser.add_argument("--busy", type=float, default=40.0, help="seconds with much to do")
     parser.add_argument("--calm", type=float, default=60.0, help="seconds to wait at most until all is given back")
     parser.add_argument("--driver", action="store_true", help="seconds of driver work as jobs grow, without Spark")
+    parser.add_argument(
+        "--only", nargs="+", choices=driver_growth.PARTS, default=driver_growth.PARTS, help="parts of --driver"
+    )
     parser.add_argument("--keys", action="store_true", help="an epoch of each operator as its state grows")
     given = parser.parse_args()
     if given.keys and given.driver:
@@ -147,7 +151,7 @@ def main() -> None:
         key_growth.main()
         return
     if given.driver:
-        driver_growth.main()
+        driver_growth.main(given.only)
         return
     from holdfast.runtime.spark import growing, spark_session, start
 

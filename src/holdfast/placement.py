@@ -52,7 +52,8 @@ def place(
 
     ``avoid`` names for a task the failure domains it must stay out of, such as that of its live replica. Nodes with
     equal room: the one whose domain holds fewest tasks of the same operator so far, then by the order given, so that
-    one more dead rack takes as little of an operator as possible. O(tasks log nodes) without ``avoid``.
+    one more dead rack takes as little of an operator as possible. O(operators (tasks + nodes) log nodes) at the most
+    without ``avoid``; with it, as much more for every domain that a task has to stay out of.
     ``first``: these come before all others, and are placed whether there is room or not. ``soft``: a node with any room
     left takes one task more, so that what fits in all is not left out for being in pieces.
     """
@@ -61,27 +62,21 @@ def place(
     names = [node.name for node in nodes]
     if len(set(names)) < len(names):
         raise Invalid(f"node {next(name for i, name in enumerate(names) if name in names[:i])}: named twice")
-    shunned = avoid or {}
+    shunned, urgent = avoid or {}, frozenset(first)
     load = {node.name: node.load for node in nodes}
-    rooms = [(-(node.capacity * ceiling - node.load), number) for number, node in enumerate(nodes)]
-    heapq.heapify(rooms)
-    together: dict[tuple[str, str], int] = {}
+    rooms = _Rooms(nodes, ceiling)
     placed: dict[Task, str] = {}
     unplaced = []
-    order = {task: (task not in first, -cost_of(topology, task), topology.index[task]) for task in tasks}
+    order = {task: (task not in urgent, -cost_of(topology, task), topology.index[task]) for task in tasks}
     for task in sorted(order, key=order.__getitem__):
         cost = cost_of(topology, task)
-        chosen = _roomiest(rooms, nodes, task, shunned.get(task, ()), together)
-        if chosen is None or not (task in first or affords(-chosen[0], cost) or (soft and -chosen[0] > SLIVER)):
+        found = rooms.most(task.operator, shunned.get(task, ()))
+        if found is None or not (task in urgent or affords(found.room, cost) or (soft and found.room > SLIVER)):
             unplaced.append(task)
-            if chosen is not None:
-                heapq.heappush(rooms, chosen)
             continue
-        node = nodes[chosen[1]]
-        heapq.heappush(rooms, (chosen[0] + cost, chosen[1]))
-        placed[task] = node.name
-        load[node.name] += cost
-        together[node.domain, task.operator] = together.get((node.domain, task.operator), 0) + 1
+        rooms.take(found, task.operator, cost)
+        placed[task] = found.name
+        load[found.name] += cost
     return Placement(placed, tuple(unplaced), load)
 
 
@@ -102,32 +97,57 @@ def room(nodes: Iterable[Node], ceiling: float = CEILING) -> float:
     return sum(max(0.0, node.capacity * ceiling - node.load) for node in nodes)
 
 
-def _roomiest(
-    rooms: list[tuple[float, int]],
-    nodes: Sequence[Node],
-    task: Task,
-    shunned: Collection[str],
-    together: Mapping[tuple[str, str], int],
-) -> tuple[float, int] | None:
-    """Take the allowed node with the most room out of the heap; those passed over go back."""
-    passed: list[tuple[float, int]] = []
-    best: tuple[float, int] | None = None
-    fewest = 0
-    while rooms and (best is None or rooms[0][0] <= best[0]):
-        entry = heapq.heappop(rooms)
-        domain = nodes[entry[1]].domain
-        same = together.get((domain, task.operator), 0)
-        if domain not in shunned and (best is None or same < fewest):
-            if best is not None:
-                passed.append(best)
-            best, fewest = entry, same
-        else:
-            passed.append(entry)
-        if best is not None and fewest == 0:
-            break
-    for entry in passed:
-        heapq.heappush(rooms, entry)
-    return best
+@dataclass(frozen=True, slots=True)
+class _Room:
+    name: str
+    domain: str
+    room: float
+
+
+class _Rooms:
+    """Room on nodes, the most of it first: a heap of nodes for each domain, and one of domains for each operator.
+
+    What is in a heap of domains may be out of date. Room only becomes less and tasks more, so such an entry stands too
+    far in front, and is put where it belongs when it is met there.
+    """
+
+    def __init__(self, nodes: Sequence[Node], ceiling: float) -> None:
+        self._nodes = nodes
+        self._within: dict[str, list[tuple[float, int]]] = {}
+        for number, node in enumerate(nodes):
+            self._within.setdefault(node.domain, []).append((node.load - node.capacity * ceiling, number))
+        for heap in self._within.values():
+            heapq.heapify(heap)
+        self._ranked: dict[str, list[tuple[float, int, int, str]]] = {}
+        self._together: dict[tuple[str, str], int] = {}
+
+    def most(self, operator: str, shunned: Collection[str]) -> _Room | None:
+        """The node of a domain that is not shunned where the next task of an operator goes."""
+        if operator not in self._ranked:
+            self._ranked[operator] = sorted(self._entry(domain, operator) for domain in self._within)
+        ranked, aside = self._ranked[operator], []
+        while ranked:
+            entry = ranked[0]
+            if entry != (now := self._entry(entry[3], operator)):
+                heapq.heapreplace(ranked, now)
+            elif entry[3] in shunned:
+                aside.append(heapq.heappop(ranked))
+            else:
+                break
+        found = ranked[0] if ranked else None
+        for entry in aside:
+            heapq.heappush(ranked, entry)
+        return None if found is None else _Room(self._nodes[found[2]].name, found[3], -found[0])
+
+    def take(self, found: _Room, operator: str, cost: float) -> None:
+        """A task of an operator goes where the most room of a domain is."""
+        heap = self._within[found.domain]
+        heapq.heapreplace(heap, (heap[0][0] + cost, heap[0][1]))
+        self._together[found.domain, operator] = self._together.get((found.domain, operator), 0) + 1
+
+    def _entry(self, domain: str, operator: str) -> tuple[float, int, int, str]:
+        taken, number = self._within[domain][0]
+        return taken, self._together.get((domain, operator), 0), number, domain
 
 
 def cost_of(topology: Topology, task: Task) -> float:

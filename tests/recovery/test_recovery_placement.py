@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +51,49 @@ def test_equal_room_spreads_an_operator_over_domains() -> None:
     placed = place(topology, topology.tasks, nodes)
     for name in ("A", "B"):
         assert {placed.nodes[Task(name, i)][0] for i in range(2)} == {"x", "y"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_where_each_goes_is_what_looking_at_all_nodes_says(seed: int) -> None:
+    random = Random(seed)
+    costs = [tuple(random.choice([0.0, 1.0, 1.0, 2.0]) for _ in range(8)) for _ in range(3)]
+    topology = Topology(tuple(Operator(name, 8, costs=each) for name, each in zip("ABC", costs, strict=True)))
+    nodes = [Node(f"n{i}", random.choice([4, 6]), random.choice([0, 0, 1]), random.choice("xyz")) for i in range(6)]
+    avoid = {task: random.sample("xyz", random.choice([0, 0, 1, 2])) for task in topology.tasks}
+    left, together, expected = {node.name: node.capacity - node.load for node in nodes}, Counter[tuple[str, str]](), {}
+    for task in sorted(topology.tasks, key=lambda task: -topology.operator[task.operator].costs[task.number]):
+        allowed = [node for node in nodes if node.domain not in avoid[task]]
+        cost = topology.operator[task.operator].costs[task.number]
+        if allowed:
+            best = min(allowed, key=lambda node: (-left[node.name], together[node.domain, task.operator]))
+            if cost <= left[best.name]:
+                expected[task] = best.name
+                left[best.name] -= cost
+                together[best.domain, task.operator] += 1
+    assert place(topology, topology.tasks, nodes, 1.0, avoid=avoid).nodes == expected
+
+
+def test_many_tasks_on_many_nodes_take_no_look_at_every_node_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart places all tasks at once, and where they cost the same all nodes have the same room again and again."""
+    steps = 0
+
+    def counting(real: object) -> object:
+        def act(*given: object) -> object:
+            nonlocal steps
+            steps += 1
+            return real(*given)  # type: ignore[operator]
+
+        return act
+
+    for name in ("heappush", "heappop", "heapreplace"):
+        monkeypatch.setattr(heapq, name, counting(getattr(heapq, name)))
+    topology = Topology((Operator("A", 1000), Operator("B", 1000)))
+    for domains in (1, 10, 200):
+        steps = 0
+        nodes = [Node(f"n{i}", 1000.0, domain=f"d{i % domains}") for i in range(200)]
+        placed = place(topology, topology.tasks, nodes).nodes
+        assert set(Counter(placed.values()).values()) == {10}
+        assert steps <= 4 * len(topology.tasks), steps
 
 
 def test_room_is_what_a_plan_may_cost() -> None:

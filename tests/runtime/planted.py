@@ -262,14 +262,14 @@ def dies_of_a_listener(patch: Patch) -> None:
 def keeps_whatever_has_the_name(patch: Patch) -> None:
     """A cut or altered output is taken for the one that was published, and the whole one that was staged goes."""
 
-    def there(files: Any, one: Any) -> str | None:
+    def there(files: Any, one: Any, known: Any) -> str | None:
         try:
             return checksum(files.map(one.target))
         except FileNotFoundError:
             return None
 
     patch.setattr(output, "_there", there)
-    patch.setattr(output, "checked", lambda files, kind, concerned: ({}, []))
+    patch.setattr(output, "checked", lambda *_: ({}, []))
 
 
 def gives_what_came_after_a_damaged_output_first(patch: Patch) -> None:

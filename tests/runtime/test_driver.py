@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -25,8 +27,11 @@ from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
-from holdfast.state import Damaged, Unusable, output
+from holdfast.state import Damaged, Unusable, cursor, output
+from holdfast.state.entries import document
+from holdfast.state.names import task_folder
 from holdfast.state.output import STAGED, output_name, place, stage
+from holdfast.state.sums import Sums
 
 # Who listens
 
@@ -363,6 +368,47 @@ def test_what_the_sink_has_not_had_is_made_again_though_a_later_checkpoint_is_th
     assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"
     rows = {output.id: output.table for output in usual.taken}
     assert all(output.table.equals(rows[output.id]) for output in again.taken)
+
+
+@pytest.mark.parametrize("how", ["flip", "lose"])
+def test_a_store_whose_checksums_are_empty_files_goes_on_and_damage_is_found(how: str) -> None:
+    """As they were before there were documents, and a cursor that does not say up to where all was delivered."""
+    usual = Alone(epochs=18).end()
+    sink, alone = behind_checkpoints()
+    files, folder = alone.store("test").files, "output/sums/final"
+    for (epoch, task), proofs in Sums(files).list("final").items():
+        for proof in proofs:
+            files.put(f"{folder}/{epoch:012d}-{task_folder(task)}-{proof}", b"", True)
+    files.delete_many([f"{folder}/{name}" for name in files.list(folder) if name.endswith(".json")])
+    for name in cursor.names(files):
+        told = json.loads(files.read(name).to_pybytes())
+        assert told.pop("upto") < 9
+        plain = {key: told[key] for key in ("token", "number", "final", "tentative")}
+        files.put(name, document("cursor", plain), True)
+    name = output_name("final", 9, "B/0")
+    alone.disk.damage(f"store/{name}", how)
+    again = Alone(epochs=18, after=alone).end()
+    assert again.ended == [None] and any(name in note and "made again" in note for note in again.driver.notes)
+    assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"
+
+
+def test_a_sink_that_has_had_all_up_to_a_checkpoint_is_not_asked_of_older_outputs_again() -> None:
+    alone = Alone(epochs=18)
+    alone.end()
+    files = alone.store("test").files
+    reached = cursor.read(files)
+    assert reached is not None and 0 < reached.upto <= max(one.epoch for one in alone.store("test").checkpoints())
+    read: list[str] = []
+    real = DiskFiles.read
+
+    def noting(self: DiskFiles, name: str) -> pa.Buffer:
+        read.append(name)
+        return real(self, name)
+
+    with mock.patch.object(DiskFiles, "read", noting):
+        Alone(epochs=18, after=alone)
+    told = {int(name.rpartition("/")[2][:12]) for name in read if name.startswith("output/sums/final")}
+    assert all(epoch > reached.upto for epoch in told), (told, reached.upto)
 
 
 def test_what_is_made_again_comes_to_the_sink_before_what_came_after_it() -> None:

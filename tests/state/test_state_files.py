@@ -282,16 +282,3 @@ def test_a_folder_that_another_takes_away_as_it_was_empty_is_made_again(
     monkeypatch.setattr(files_module, "write_whole", hurried)
     LocalFiles(tmp_path).put("output/staged/7", b"rows", sync=False)
     assert not taken and (tmp_path / "output" / "staged" / "7").read_bytes() == b"rows"
-
-
-def test_many_empty_files_are_one_with_many_names(tmp_path: Path) -> None:
-    files = LocalFiles(tmp_path)
-    for number in range(3):
-        files.put(f"sums/{number}", b"", number == 2)
-    assert {(tmp_path / "sums" / str(number)).stat().st_nlink for number in range(3)} == {3}
-    files.put("sums/0", b"not empty any more", False)
-    files.put("sums/3", b"", False)
-    assert files.size("sums/3") == files.size("sums/1") == 0
-    files.put("sums/0", b"", False)
-    files.put("sums/0", b"", True)
-    assert files.size("sums/0") == 0, "what is there and empty stays, what is not is replaced"

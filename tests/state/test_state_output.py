@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,21 +16,24 @@ from crashing import Refusing, cut_everywhere
 from holdfast.errors import Invalid
 from holdfast.state import Damaged, Store, Unusable
 from holdfast.state import remote as remote_module
+from holdfast.state.entries import document
 from holdfast.state.files import Files, LocalFiles, open_files
+from holdfast.state.names import task_folder
 from holdfast.state.output import (
     STAGED,
     Kind,
     StagedOutput,
     checked,
     clear_staged,
+    forget,
     output_name,
     place,
     read,
     stage,
-    sums,
     written,
 )
 from holdfast.state.remote import RemoteFiles
+from holdfast.state.sums import Sums
 from holdfast.state.verify import verify
 
 _unique = itertools.count()
@@ -37,9 +41,18 @@ _unique = itertools.count()
 
 def drop_damaged(files: Files, after: int) -> list[str]:
     """As a launch does with those that replay makes again."""
-    wrong = [name for name, _ in checked(files, "final", lambda epoch, _: epoch > after)[0].values()]
+    asked = [key for key in written(files, "final") if key[0] > after]
+    wrong = [name for name, _ in checked(files, "final", asked, Sums(files))[0].values()]
     files.delete_many(wrong)
     return wrong
+
+
+def before_documents(files: Files) -> None:
+    """Checksums as they were before: each the name of an empty file."""
+    for (epoch, task), proofs in Sums(files).list("final").items():
+        for proof in proofs:
+            files.put(f"output/sums/final/{epoch:012d}-{task_folder(task)}-{proof}", b"", False)
+    files.delete_many([f"output/sums/final/{name}" for name in files.list("output/sums/final") if "json" in name])
 
 
 ROWS = pa.table({"page": ["a", "b"], "visits": [3, 4]})
@@ -84,7 +97,8 @@ def test_outputs_are_placed_once_and_any_tool_reads_them(tmp_path: Path) -> None
     ]
     assert ds.dataset(tmp_path / "output/tentative").to_table()["fidelity"].to_pylist() == [0.5, 0.5]
     assert list(written(files, "final")) == [(4, "O5/0"), (5, "O5/0")]
-    assert (tmp_path / "output/sums/final" / f"000000000004-O5-0-{first.checksum}").read_bytes() == b""
+    told = json.loads((tmp_path / "output/sums/final/000000000004-0.json").read_bytes())
+    assert (told["kind"], told["epoch"], told["sums"]) == ("final", 4, {"O5/0": first.checksum})
 
 
 def test_of_two_for_one_name_in_one_call_the_first_counts(files: Files) -> None:
@@ -104,7 +118,7 @@ def test_what_is_not_whole_is_replaced_and_what_is_stays(files: Files) -> None:
     assert place(files, repeat, True) == [True, True, True, False]
     assert [values(files, "final", 1, f"O/{i}") for i in range(4)] == [[0, 0], [1, 1], [2, 2], [3]]
     for one in repeat[:3]:
-        assert one.checksum in sums(files, "final")[one.target]
+        assert one.checksum in Sums(files).list("final")[one.epoch, one.task]
 
 
 def test_a_staged_file_that_is_gone_or_cut_is_told_unless_the_output_is_there(files: Files) -> None:
@@ -147,6 +161,66 @@ def test_outputs_from_before_there_were_checksums_are_judged_by_reading_them(tmp
     with pytest.raises(Damaged, match=r"000000000002-O-0.parquet cannot be read"):
         read(files, "final", 2, "O/0")
     assert drop_damaged(files, 0) == ["output/final/000000000002-O-0.parquet"]
+
+
+def test_outputs_whose_checksums_are_empty_files_are_proven_by_them(files: Files) -> None:
+    """As they were put down before there were documents; and beside what is placed from now on."""
+    store = Store(files)
+    store.writer("job").close()
+    given = [staged(files, "final", 1, f"O/{i}", i) for i in range(5)]
+    place(files, given, True)
+    before_documents(files)
+    assert not any(name.endswith(".json") for name in files.list("output/sums/final"))
+    assert verify(store).whole and values(files, "final", 1, "O/0") == [0]
+    files.delete(given[3].target)
+    for number, data in ((1, files.read(given[1].target).to_pybytes()[:-20]), (2, files.read(given[0].target))):
+        files.put(given[number].target, data, False)
+        with pytest.raises(Damaged, match=f"{given[number].target} is torn or was altered"):
+            read(files, "final", 1, f"O/{number}")
+    assert [(one.path, one.problem.split(" ", 1)[1][:10]) for one in verify(store).findings] == [
+        (given[3].target, "is missing"), (given[1].target, "is torn or"), (given[2].target, "is torn or"),
+    ]  # fmt: skip
+    repeat = [staged(files, "final", 1, f"O/{i}", i, i) for i in range(5)]
+    assert place(files, repeat, True) == [False, True, True, True, False]
+    assert verify(store).whole and [values(files, "final", 1, f"O/{i}") for i in (0, 1, 4)] == [[0], [1, 1], [4]]
+    assert forget(files, "final", 1) == 5
+    assert files.list("output/sums/final") == [] and written(files, "final") == {}
+
+
+def test_each_epoch_placed_at_once_has_one_document_and_parts_of_it_one_each(files: Files) -> None:
+    first = [staged(files, "final", epoch, f"O/{i}", i) for epoch in (1, 2) for i in range(3)]
+    for _ in range(2):  # again, after a failure that came late: nothing new
+        place(files, first, True)
+        assert files.list("output/sums/final") == ["000000000001-0.json", "000000000002-0.json"]
+    place(files, [staged(files, "final", 2, "O/3", 3)], True)
+    assert files.list("output/sums/final")[1:] == ["000000000002-0.json", "000000000002-1.json"]
+    known = Sums(files)
+    assert [values(files, "final", 2, f"O/{i}") for i in range(4)] == [[i] for i in range(4)]
+    assert known.prove("final", 2, "O/3", staged(files, "final", 2, "O/3", 3).checksum)
+    assert {task for epoch, task in known.list("final", 2) if epoch == 2} == {f"O/{i}" for i in range(4)}
+
+
+def test_a_document_of_checksums_that_is_damaged_is_named_and_proves_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.writer("job").close()
+    files = store.files
+    place(files, [staged(files, "final", epoch, "O/0", epoch) for epoch in (1, 2)], True)
+    name, other = (f"output/sums/final/00000000000{epoch}-0.json" for epoch in (1, 2))
+    whole = (tmp_path / name).read_bytes()
+    for data, words in (
+        (whole[:-9], f"{name} is torn or was altered"),
+        ((tmp_path / other).read_bytes(), f"{name} is of final outputs of epoch 2: files were swapped"),
+        (document("sums", {"kind": "final", "epoch": 1, "sums": {"..": "0"}}), f"{name} has a checksum of what is no"),
+    ):
+        files.put(name, data, False)
+        (found,) = [one for one in verify(store).findings if one.path == name]
+        assert found.problem.startswith(words)
+        known = Sums(files)
+        assert values(files, "final", 1, "O/0") == [1], "it can be read, as if there had never been a checksum"
+        assert not known.list("final", 1, 1) and known.damaged[name].startswith(words)
+    path = tmp_path / output_name("final", 1, "O/0")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert drop_damaged(files, 0) == [output_name("final", 1, "O/0")]
 
 
 def test_damaged_finals_after_the_checkpoint_are_dropped_so_that_replay_makes_them_again(files: Files) -> None:

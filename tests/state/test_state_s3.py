@@ -233,7 +233,7 @@ def test_an_epoch_lists_nothing_and_a_checkpoint_little(files: Files, proxy: Pro
         epoch(number)
         counts = proxy.counts()
         assert "list" not in counts, proxy.seen
-        assert counts["create"] == 1 and counts["copy"] == 2 and counts["delete many"] <= 2
+        assert counts["create"] == 2 and counts["copy"] == 2 and counts["delete many"] <= 2
         assert sum(counts.values()) <= 26, counts
     proxy.seen.clear()
     for number in (1, 2, 3):

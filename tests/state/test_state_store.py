@@ -300,14 +300,24 @@ def test_what_is_synced_before_a_checkpoint_counts(tmp_path: Path) -> None:
         assert told() == ["sync journal", *piece, *piece]
         writer.journal_commit(2, pieces)
         assert told() == ["sync file", "name commits", "sync commits"]
-        # Three outputs: the bytes of each, and each folder once for all of them.
+        # Three outputs: the bytes of each; of each kind the checksums, then the names, each folder once for all.
         made = [
             stage(store.files, "1-1", kind, 2, f"O5/{i}", pa.table({"n": [i]}), 1.0, True)
             for kind, i in (("final", 0), ("final", 1), ("tentative", 0))
         ]
         assert told() == ["sync file", "name staged"] * 3
         place(store.files, made, True)
-        assert [line for line in told() if line.startswith("sync")] == ["sync final", "sync tentative"] * 2
+        assert told() == [
+            *("sync file", "name final", "sync final"), *("sync file", "name tentative", "sync tentative"),
+            *("name final", "name final", "sync final"), *("name tentative", "sync tentative"),
+        ]  # fmt: skip
+        # Of several epochs: each has its checksums, and their names are synced once.
+        made = [
+            stage(store.files, "1-2", "final", epoch, "O5/0", pa.table({"n": [1]}), 1.0, True) for epoch in (4, 5, 6)
+        ]
+        told()
+        place(store.files, made, True)
+        assert told() == [*["sync file", "name final"] * 3, "sync final", *["name final"] * 3, "sync final"]
         hasty = Store(tmp_path, Sync(False, False, False))
         hasty.journal_write(2, "S/2", b"x", token=1)
         place(store.files, [stage(store.files, "1-1", "final", 3, "O5/0", pa.table({"n": [1]}), 1.0, False)], False)

@@ -21,6 +21,7 @@ from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state import Writer, cursor, output
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
+from holdfast.state.sums import Sums
 
 TRIES = Retry(limit=6, first=0.1, most=5.0)
 KEPT = 200
@@ -174,7 +175,8 @@ class Delivery:
             raise
         with self._changed:
             tasks = sorted(self._there.get(epoch, ()))
-        tables = [output.read(self._files, "final", epoch, task) for task in tasks]
+        proofs = Sums(self._files)
+        tables = [output.read(self._files, "final", epoch, task, proofs) for task in tasks]
         return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
     def _list(self) -> None:

@@ -8,8 +8,8 @@ Plain queries have documents of their own here (``PLAIN``), one for each writer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from holdfast.state.entries import Damaged, document, read_document
 from holdfast.state.files import Files
@@ -23,10 +23,14 @@ _NAME = re.compile(r"(\d{10})-(\d{10})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Up to which epoch each task's outputs have been delivered; they are delivered in the order of their epochs."""
+    """Up to which epoch each task's outputs have been delivered; they are delivered in the order of their epochs.
+
+    ``upto``: whatever was final of all epochs up to this one has been delivered, whoever said it.
+    """
 
     final: Mapping[str, int] = field(default_factory=dict)
     tentative: Mapping[str, int] = field(default_factory=dict)
+    upto: int = -1
 
     def given(self, kind: Kind, task: str, epoch: int) -> bool:
         """Whether the sink has had this output."""
@@ -35,10 +39,15 @@ class Cursor:
 
     def with_(self, kind: Kind, task: str, epoch: int) -> Cursor:
         """The cursor after this output; it never goes back."""
-        if self.given(kind, task, epoch):
-            return self
-        moved = {**self._of(kind), str(task): epoch}
-        return replace(self, final=moved) if kind == "final" else replace(self, tentative=moved)
+        return self.after([(kind, epoch, task)])
+
+    def after(self, outputs: Iterable[tuple[Kind, int, str]], upto: int = -1) -> Cursor:
+        """The cursor after these outputs; it never goes back."""
+        moved = {"final": dict(self.final), "tentative": dict(self.tentative)}
+        for kind, epoch, task in outputs:
+            reached = moved[kind]
+            reached[str(task)] = max(epoch, reached.get(str(task), epoch))
+        return Cursor(moved["final"], moved["tentative"], max(upto, self.upto))
 
     def _of(self, kind: Kind) -> Mapping[str, int]:
         return self.final if kind == "final" else self.tentative
@@ -64,7 +73,7 @@ def read(files: Files) -> Cursor | None:
             body = read_document(files, "cursor", name)
             if name != _name(body["token"], body["number"]):
                 raise Damaged(f"{name} is of writer {body['token']}: files were swapped")
-            return Cursor(body["final"], body["tentative"])
+            return Cursor(body["final"], body["tentative"], body.get("upto", -1))
         except Damaged as error:
             problems.append(str(error))
     if problems:
@@ -80,8 +89,8 @@ def write(files: Files, cursor: Cursor, token: int, sync: bool, there: list[str]
     there = names(files) if there is None else there
     mine = [name for name in there if name.startswith(_name(token, 0)[: len(FOLDER) + 11])]
     number = _number(mine[-1]) + 1 if mine else 1
-    body = {"token": token, "number": number, "final": dict(cursor.final), "tentative": dict(cursor.tentative)}
-    files.put(_name(token, number), document("cursor", body), sync)
+    given = {"final": dict(cursor.final), "tentative": dict(cursor.tentative), "upto": cursor.upto}
+    files.put(_name(token, number), document("cursor", {"token": token, "number": number, **given}), sync)
     # Documents of newer writers are none of ours.
     older = [name for name in there if name < _name(token, number)]
     gone = older[: max(len(older) + 1 - KEPT, 0)]

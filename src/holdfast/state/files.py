@@ -65,7 +65,7 @@ class Files(Protocol):
         ...
 
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None: ...
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def create(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         """Like ``put``, but FileExistsError if other bytes have the name; of two at once exactly one succeeds."""
         ...
 
@@ -166,7 +166,6 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
-        self._empty = ""
 
     def read(self, name: str) -> pa.Buffer:
         with told(self.url, "read", name), open(self._path(name), "rb") as file:
@@ -190,7 +189,7 @@ class LocalFiles:
 
     def size(self, name: str) -> int:
         with told(self.url, "read", name):
-            return os.stat(self._path(name)).st_size
+            return self._looked_at(name).st_size
 
     def list(self, folder: str) -> list[str]:
         with told(self.url, "list", folder):
@@ -209,13 +208,10 @@ class LocalFiles:
         return sorted(path.relative_to(top).as_posix() for path in found)
 
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
-        with told(self.url, "write", name):
-            if not len(data) and self._made(name, sync):
-                return
-            with self._written(name, data, sync) as (temporary, target):
-                temporary.replace(target)
+        with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
+            temporary.replace(target)
 
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def create(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         with told(self.url, "write", name), self._written(name, data, sync) as (temporary, target):
             try:
                 os.link(temporary, target)
@@ -241,16 +237,16 @@ class LocalFiles:
     def link_into(self, name: str, other: LocalFiles, target: str, sync: bool = False, size: int | None = None) -> bool:
         """Like ``link``, with a name among other files."""
         with told(self.url, "link", name):
-            source, goal = self._path(name), other._path(target, to_the_end=False)
-            if size is not None and os.stat(source).st_size != size:
+            source, goal = f"{self.url}/{name}", other._path(target, to_the_end=False)
+            if self._looked_at(name).st_size != size and size is not None:
                 raise FileNotFoundError(errno.ENOENT, f"it has not the {size} bytes that it should have", source)
             try:
-                _with_folder(lambda: os.link(source, goal), Path(goal).parent, sync)
+                _with_folder(lambda: os.link(source, goal), os.path.dirname(goal), sync)
                 done = True
             except FileExistsError:
                 done = False
             if sync:
-                sync_folder(Path(goal).parent)
+                sync_folder(os.path.dirname(goal))
             return done
 
     def delete(self, name: str) -> None:
@@ -260,9 +256,9 @@ class LocalFiles:
     def delete_many(self, names: Sequence[str]) -> None:
         for name in names:
             self.delete(name)
-        for folder in {(self.root / name).parent for name in names}:
+        for folder in {os.path.dirname(name) for name in names}:
             with contextlib.suppress(OSError):  # others are in it
-                folder.rmdir()
+                os.rmdir(f"{self.url}/{folder}")
 
     def delete_folder(self, folder: str) -> None:
         with told(self.url, "delete", folder):
@@ -307,8 +303,18 @@ class LocalFiles:
             return self.url  # which may be a link itself: it is what was asked for
         path = f"{self.url}/{name}"
         if not _stays(self.url, os.path.dirname(path)) or (to_the_end and os.path.islink(path)):
-            raise Invalid(f"store {self.url}: {name} leads out of the store by a link; put a file or folder there")
+            raise self._led_out(name)
         return path
+
+    def _looked_at(self, name: str) -> os.stat_result:
+        """What the disk says of a file; one look for its size and whether it is a link."""
+        found = os.lstat(self._path(name, to_the_end=False))
+        if stat.S_ISLNK(found.st_mode):
+            raise self._led_out(name)
+        return found
+
+    def _led_out(self, name: str) -> Invalid:
+        return Invalid(f"store {self.url}: {name} leads out of the store by a link; put a file or folder there")
 
     def fill(self, seconds: float) -> None:
         """Be full for so long, whatever process asks."""
@@ -323,36 +329,6 @@ class LocalFiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except FileNotFoundError:
             return
-
-    def _made(self, name: str, sync: Durable) -> bool:
-        """An empty file is whole as soon as it is there; False if something else has its name."""
-        self._room()
-        target = self._path(name, to_the_end=False)
-        folder = Path(target).parent
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-
-        def make() -> None:
-            # A second name for the last one made, while there can be more: a fraction of what a new file costs.
-            try:
-                if self._empty and os.lstat(self._empty).st_size == 0:
-                    os.link(self._empty, target)
-                    return
-            except FileExistsError:
-                raise
-            except OSError:  # it is gone, or has all the names it can have
-                pass
-            os.close(os.open(target, flags, 0o666))
-            self._empty = target
-
-        try:
-            _with_folder(make, folder, sync is True)
-        except FileExistsError:
-            there = os.lstat(target)
-            if not stat.S_ISREG(there.st_mode) or there.st_size:
-                return False
-        if sync is True:
-            sync_folder(folder)
-        return True
 
     @contextlib.contextmanager
     def _written(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> Iterator[tuple[Path, Path]]:
@@ -376,7 +352,7 @@ def _stays(root: str, folder: str) -> bool:
     return folder == root or Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root))
 
 
-def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None:
+def _with_folder(action: Callable[[], object], wanted: Path | str, sync: bool) -> None:
     """Do it; if it fails since the folder is not there, make the folder and do it again.
 
     Another process may have made it meanwhile: that it is there now does not mean that it was. And another may take it
@@ -387,6 +363,7 @@ def _with_folder(action: Callable[[], object], folder: Path, sync: bool) -> None
             action()
             return
         except FileNotFoundError:
+            folder = Path(wanted)
             made = [folder, *(each for each in folder.parents if not each.exists())]
             folder.mkdir(parents=True, exist_ok=True)
             if sync:
@@ -409,7 +386,7 @@ def write_whole(path: Path, data: bytes | pa.Buffer, sync: bool) -> None:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path | str) -> None:
     """Make the names in a folder as durable as the files."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -30,6 +30,7 @@ def task_folder(task: str) -> str:
     return f"{table_label(operator)}-{int(number)}"
 
 
+@lru_cache(maxsize=1 << 14)
 def folder_task(folder: str) -> str:
     """The inverse of ``task_folder``."""
     operator, _, number = folder.rpartition("-")

@@ -1,7 +1,7 @@
 """Outputs: each sink task's epoch once, under its own name, as Parquet that any tool reads.
 
 A run may be broken off, so what it made waits under ``output/staged``. Placing gives it its name, after its checksum
-was put down; from then on it is what everybody reads, for ever.
+was put down (sums.py); from then on it is what everybody reads, for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import Invalid
+from holdfast.state import sums
 from holdfast.state.entries import Damaged, checksum
 from holdfast.state.files import Files
 from holdfast.state.names import folder_task, task_folder
+from holdfast.state.sums import Key, Sums
 
 Kind = Literal["final", "tentative"]
 KINDS: tuple[Kind, ...] = ("final", "tentative")
@@ -72,11 +74,6 @@ def output_name(kind: Kind, epoch: int, task: str) -> str:
     return f"{folder(kind)}/{epoch:012d}-{task_folder(task)}.parquet"
 
 
-def sums_folder(kind: Kind) -> str:
-    """Where empty files have the checksums of outputs in their names."""
-    return f"output/sums/{kind}"
-
-
 def stage(
     files: Files, label: str, kind: Kind, epoch: int, task: str, table: pa.Table, fidelity: float, sync: bool
 ) -> StagedOutput:
@@ -113,45 +110,48 @@ def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool
     first: dict[str, StagedOutput] = {}
     for one in staged:
         first.setdefault(one.target, one)
-    there = dict(zip(first, _each(files, lambda one: _there(files, one), list(first.values())), strict=True))
-    ordered = list(_last_of_each_kind(list(first.values()), sync))
-
-    def prove(each: tuple[StagedOutput, bool]) -> None:
-        one, durable = each
-        files.put(_sum_name(one.kind, one.target, there[one.target] or one.checksum), b"", durable)
+    known = Sums(files)
+    there = dict(zip(first, _each(files, lambda one: _there(files, one, known), list(first.values())), strict=True))
+    proofs: dict[tuple[Kind, int], dict[str, str]] = {}
+    for target, one in first.items():
+        proofs.setdefault((one.kind, one.epoch), {})[one.task] = there[target] or one.checksum
 
     def name(each: tuple[StagedOutput, bool]) -> bool:
         one, durable = each
         if there[one.target] is None:
-            return _name(files, one, durable)
+            return _name(files, one, durable, known)
         if durable:
             files.delete(one.path)
             files.move(one.path, one.target, durable)
         return False
 
     # The checksums first: an output that has its name and none could not be told from one that a crash has damaged.
-    _each(files, prove, ordered)
+    for (kind, epoch), last in _last_of_each_kind(proofs, [kind for kind, _ in proofs]):
+        sums.put_down(files, kind, epoch, proofs[kind, epoch], sync and (last or "data"))
+    ordered = [
+        (one, sync and last) for one, last in _last_of_each_kind(first.values(), [one.kind for one in first.values()])
+    ]
     new = dict(zip(first, _each(files, name, ordered), strict=True))
     return [new[one.target] and one is first[one.target] for one in staged]
 
 
-def confirm(files: Files, kind: Kind, epoch: int, task: str) -> None:
-    """This output, which is there and whole, and all others of its kind that have their names: durable from now on."""
-    path = output_name(kind, epoch, task)
-    files.put(_sum_name(kind, path, checksum(files.map(path))), b"", True)
-    files.move(f"{STAGED}/{path.rpartition('/')[2]}", path, True)  # nothing of that name is ever staged
+def confirm(files: Files, kind: Kind) -> None:
+    """The outputs of a kind that have their names, and what was put down for them, are durable from now on."""
+    for folder_ in (sums.folder(kind), folder(kind)):
+        if there := files.list(folder_):
+            files.move(f"{STAGED}/{there[-1]}", f"{folder_}/{there[-1]}", True)  # nothing of that name is ever staged
 
 
-def _name(files: Files, one: StagedOutput, durable: bool) -> bool:
+def _name(files: Files, one: StagedOutput, durable: bool, known: Sums) -> bool:
     """Give what is staged its name; False if somebody else just has given it to something whole."""
     try:
         if files.link(one.path, one.target, durable, one.bytes):
             return True
     except FileNotFoundError:
-        if _there(files, one) is not None:
+        if _there(files, one, known) is not None:
             raise  # whoever took over has deleted ours and placed its own
         raise Damaged(f"{one.path} is missing or cut, and {one.target} is not whole either") from None
-    if _there(files, one) is None:
+    if _there(files, one, known) is None:
         files.move(one.path, one.target, durable)
         return True
     return False
@@ -181,46 +181,43 @@ def staged_by(path: str) -> int:
 
 def forget(files: Files, kind: Kind, until: int) -> int:
     """Delete the outputs of a kind up to this epoch, with their checksums; how many."""
-    proofs = sums(files, kind)
+    proofs = [f"{sums.folder(kind)}/{name}" for _, name in sums.names(files, kind, last=until)]
     gone = [path for (epoch, _), path in written(files, kind).items() if epoch <= until]
     # The outputs first: one without its checksum could not be told from one that was damaged.
-    for some in (gone, [_sum_name(kind, path, proof) for path in gone for proof in proofs.get(path, ())]):
+    for some in (gone, proofs):
         if some:
             files.delete_many(some)
     return len(gone)
 
 
 def checked(
-    files: Files, kind: Kind, concerned: Callable[[int, str], bool]
-) -> tuple[dict[tuple[int, str], tuple[str, str]], list[tuple[int, str]]]:
-    """Outputs of a kind that are not whole, by epoch and task: the file and what is wrong with it; and those that are.
+    files: Files, kind: Kind, asked: Iterable[Key], known: Sums
+) -> tuple[dict[Key, tuple[str, str]], list[Key]]:
+    """Of these outputs, which are there, those that are not whole, with the file and what is wrong, and those that are.
 
-    ``concerned``: of which epochs and tasks; others are not read. Those without a checksum, from before there were any,
-    are whole if they can be read.
+    Those without a checksum, from before there were any, are whole if they can be read.
     """
-    proofs = sums(files, kind)
-    asked = [(facts, path) for facts, path in written(files, kind).items() if concerned(*facts)]
-    told = _each(files, lambda each: problem(files.read(each[1]), proofs.get(each[1])), asked)
-    wrong = {facts: (path, what) for (facts, path), what in zip(asked, told, strict=True) if what is not None}
-    return wrong, [facts for facts, _ in asked if facts not in wrong]
+
+    def wrong_with(key: Key) -> str | None:
+        return problem(files.read(output_name(kind, *key)), kind, *key, known)
+
+    keys = list(asked)
+    told = dict(zip(keys, _each(files, wrong_with, keys), strict=True))
+    wrong = {key: (output_name(kind, *key), what) for key, what in told.items() if what is not None}
+    return wrong, [key for key in keys if key not in wrong]
 
 
-def lost(files: Files, kind: Kind, concerned: Callable[[int, str], bool]) -> dict[tuple[int, str], tuple[str, str]]:
-    """Outputs of a kind of which nothing but the checksum is there: they were lost, or never placed."""
-    there = written(files, kind)
-    only = {facts: path for facts, path in _by_facts(sums(files, kind)).items() if facts not in there}
-    return {facts: (path, "is missing") for facts, path in only.items() if concerned(*facts)}
+def read(files: Files, kind: Kind, epoch: int, task: str, known: Sums | None = None) -> pa.Table:
+    """The rows of an output, with Holdfast's own columns; Damaged, naming the file, if it is not whole.
 
-
-def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
-    """The rows of an output, with Holdfast's own columns; Damaged, naming the file, if it is not whole."""
+    ``known``: for who reads several, so that what proves them is read once.
+    """
     path = output_name(kind, epoch, task)
     try:
         data = files.map(path)
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
-    # Its own checksum by name: a listing of all of them only where that one is not there.
-    if not _is_proved(files, kind, path, checksum(data)) and (wrong := problem(data, sums(files, kind).get(path))):
+    if (wrong := problem(data, kind, epoch, task, known or Sums(files))) is not None:
         raise Damaged(f"{path} {wrong}")
     try:
         return _rows(data)
@@ -228,32 +225,26 @@ def read(files: Files, kind: Kind, epoch: int, task: str) -> pa.Table:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
-def written(files: Files, kind: Kind) -> dict[tuple[int, str], str]:
+def written(files: Files, kind: Kind) -> dict[Key, str]:
     """The output files of a kind by epoch and task, in that order."""
-    return dict(sorted(_by_facts(f"{folder(kind)}/{name}" for name in files.list(folder(kind))).items()))
+    names = ((_NAME.fullmatch(name), name) for name in files.list(folder(kind)))
+    found = {(int(match[1]), folder_task(match[2])): f"{folder(kind)}/{name}" for match, name in names if match}
+    return dict(sorted(found.items()))
 
 
-def _by_facts(paths: Iterable[str]) -> dict[tuple[int, str], str]:
-    """Paths of outputs by the epoch and task in their names; others are none."""
-    found = ((_NAME.fullmatch(path.rpartition("/")[2]), path) for path in paths)
-    return {(int(match[1]), folder_task(match[2])): path for match, path in found if match}
-
-
-def sums(files: Files, kind: Kind) -> dict[str, set[str]]:
-    """For each output of a kind the checksums put down; several, if what was staged first was never placed."""
-    proofs: dict[str, set[str]] = {}
-    for name in files.list(sums_folder(kind)):
-        label, _, proof = name.rpartition("-")
-        proofs.setdefault(f"{folder(kind)}/{label}.parquet", set()).add(proof)
-    return proofs
-
-
-def problem(data: pa.Buffer, proofs: set[str] | None) -> str | None:
+def problem(data: pa.Buffer, kind: Kind, epoch: int, task: str, known: Sums) -> str | None:
     """What is wrong with the bytes of an output; None if nothing is."""
-    if proofs is not None and checksum(data) not in proofs:
-        return "is torn or was altered: its checksum is not the one that was put down"
-    if proofs is not None:
+    proof = checksum(data)
+    if known.prove(kind, epoch, task, proof):
         return None
+    if (proofs := known.of(kind, epoch, task)) is not None:
+        told = "is torn or was altered: its checksum is not the one that was put down"
+        return None if proof in proofs else told
+    return unreadable(data)
+
+
+def unreadable(data: pa.Buffer) -> str | None:
+    """Why the bytes of an output cannot be read; None if they can."""
     try:
         _rows(data)
     except (pa.ArrowException, OSError) as error:
@@ -267,7 +258,7 @@ def _rows(data: pa.Buffer) -> pa.Table:
         return file.read(use_threads=data.size > THREADS_FROM)
 
 
-def _there(files: Files, one: StagedOutput) -> str | None:
+def _there(files: Files, one: StagedOutput, known: Sums) -> str | None:
     """The checksum of what has the target's name already; None if nothing has, or nothing whole."""
     try:
         if files.size(one.target) == 0:
@@ -276,25 +267,11 @@ def _there(files: Files, one: StagedOutput) -> str | None:
     except FileNotFoundError:
         return None
     proof = checksum(data)
-    if proof == one.checksum or _is_proved(files, one.kind, one.target, proof):
-        return proof
-    return proof if problem(data, sums(files, one.kind).get(one.target)) is None else None
+    return proof if proof == one.checksum or problem(data, one.kind, one.epoch, one.task, known) is None else None
 
 
-def _last_of_each_kind(staged: Sequence[StagedOutput], sync: bool) -> Iterator[tuple[StagedOutput, bool]]:
-    """Each output, and whether its name is to be synced: the last in a folder makes all names there durable."""
-    last = {one.kind: number for number, one in enumerate(staged)}
-    for number, one in enumerate(staged):
-        yield one, sync and number == last[one.kind]
-
-
-def _is_proved(files: Files, kind: Kind, path: str, proof: str) -> bool:
-    try:
-        files.size(_sum_name(kind, path, proof))
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _sum_name(kind: Kind, path: str, proof: str) -> str:
-    return f"{sums_folder(kind)}/{path.rpartition('/')[2].removesuffix('.parquet')}-{proof}"
+def _last_of_each_kind(each: Iterable[T], kinds: Sequence[Kind]) -> Iterator[tuple[T, bool]]:
+    """Each of these, and whether it is the last of its kind: syncing its name makes all names in its folder durable."""
+    last = {kind: number for number, kind in enumerate(kinds)}
+    for number, one in enumerate(each):
+        yield one, number == last[kinds[number]]

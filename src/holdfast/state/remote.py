@@ -149,7 +149,7 @@ class RemoteFiles:
                 self._system.rm_file(path)
                 self._system.mv(temporary, path)
 
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def create(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         path, content = self._path(name), bytes(data)
         with self._answered("write", name):
             try:

@@ -200,7 +200,7 @@ class S3Files:
     def put(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         self._asked("write", name, lambda: self._put(name, data))
 
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def create(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         try:
             self._asked("write", name, lambda: self._put(name, data, IfNoneMatch="*"))
         except FileExistsError:

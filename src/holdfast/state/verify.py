@@ -13,7 +13,7 @@ from functools import partial
 
 from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
-from holdfast.state import cursor, fence, journal, output, shapes, signature
+from holdfast.state import cursor, fence, journal, output, shapes, signature, sums
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, read_document
 from holdfast.state.files import Files, exists
@@ -194,19 +194,23 @@ def _journal_epoch(seen: _Seen, name: str) -> None:
 
 
 def _outputs(seen: _Seen, kind: output.Kind) -> None:
-    for name in seen.files.list(output.sums_folder(kind)):
-        if seen.files.size(f"{output.sums_folder(kind)}/{name}"):
-            seen.found(f"{output.sums_folder(kind)}/{name}", f"{name} should be empty")
-    sums = output.sums(seen.files, kind)
+    for name in seen.files.list(sums.folder(kind)):
+        if (wrong := sums.problem(seen.files, kind, name)) is not None:
+            seen.found(f"{sums.folder(kind)}/{name}", wrong)
+    known = sums.Sums(seen.files)
+    said = {output.output_name(kind, *key) for key in known.list(kind)}
+    keys = {path: key for key, path in output.written(seen.files, kind).items()}
     present = {f"{output.folder(kind)}/{name}" for name in seen.files.list(output.folder(kind))}
-    for path in sorted({*present, *sums}):
+    for path in sorted({*present, *said}):
         if path not in present:
             seen.found(path, f"{path} is missing, though its checksum is there")
             continue
-        seen.later(path, seen.files.size(path), partial(_output_problem, seen.files, path, sums.get(path)))
+        read = partial(_output_problem, seen.files, path, kind, keys.get(path), known)
+        seen.later(path, seen.files.size(path), read)
 
 
-def _output_problem(files: Files, path: str, sums: set[str] | None) -> str | None:
+def _output_problem(files: Files, path: str, kind: output.Kind, key: sums.Key | None, known: sums.Sums) -> str | None:
     """An output without a checksum (another program may have put it there) is as good as it can be read."""
-    wrong = output.problem(files.read(path), sums)
+    data = files.read(path)
+    wrong = output.unreadable(data) if key is None else output.problem(data, kind, *key, known)
     return None if wrong is None else f"{path} {wrong}"

@@ -25,7 +25,7 @@ from holdfast.state.ranges import Routing
 if TYPE_CHECKING:
     from holdfast.state.store import Store
 
-Folding = Callable[[str, Sequence[FileEntry]], tuple[FileEntry, ...]]
+Chains = Mapping[str, tuple[FileEntry, ...]]
 
 
 class Writer:
@@ -45,8 +45,10 @@ class Writer:
         self._beating = threading.Lock()
         self._compacting = False
         self._closed = False
-        self.folded: Folding = lambda task, chain: folded_chain(store, task, chain, self.token)
-        """Makes a task's chain of files shorter; another process may do it."""
+        self.folded: Callable[[Chains], Chains] = lambda chains: {
+            task: folded_chain(store, task, chain, self.token) for task, chain in chains.items()
+        }
+        """Makes chains of files shorter, by task; other processes may do it, since they have to read states."""
         self._shapes = 0
         identity = store.identity or Identity.here()
         if not store.exists():
@@ -199,7 +201,6 @@ class Writer:
 
         May be called by another thread than the one that commits.
         """
-        folded = {}
         with self._one_compaction:
             with self._lock:
                 newest = self._newest()
@@ -208,11 +209,9 @@ class Writer:
                 # Commits go on meanwhile: what we read and write now must not look unused to them.
                 self._compacting = True
             try:
-                for task, chain in newest.tasks.items():
-                    if length(chain) > longest:
-                        short = self.folded(task, chain)
-                        if len(short) < len(chain):
-                            folded[task] = chain, short
+                long = {task: chain for task, chain in newest.tasks.items() if length(chain) > longest}
+                shorter = self.folded(long) if long else {}
+                folded = {task: (long[task], new) for task, new in shorter.items() if len(new) < len(long[task])}
                 with self._lock:
                     self.check()
                     self._replace(folded)

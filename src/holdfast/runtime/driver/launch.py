@@ -19,14 +19,13 @@ from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.migration import newest, resume, shapes
 from holdfast.runtime.driver.ports import Ports
-from holdfast.runtime.driver.verifying import Verified, named, retained, verified
+from holdfast.runtime.driver.verifying import Verified, retained, verified
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.worker.worker import JobContext
-from holdfast.state import Damaged, Store, Writer, output
+from holdfast.state import Damaged, Store, Writer
 from holdfast.state.fence import LEASE
 from holdfast.state.journal import Journal
 from holdfast.state.store import KEPT
-from holdfast.topology import Task
 
 
 def launch(config: JobConfig, ports: Ports) -> Driver:
@@ -65,7 +64,7 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         journal.newest,
         shape=shape,
         saved=saved,
-        before=Before(_newest_final(store) if config.storage.outputs else {}, outputs.whole, outputs.missing),
+        before=Before(outputs.newest, outputs.whole, outputs.missing),
         scalable=scalable(config.pipeline),
         measured=measured,
         memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),
@@ -102,12 +101,3 @@ def _understood(store: Store, what: str) -> Iterator[None]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         told = f"{type(error).__name__}: {error}"
         raise Damaged(f"store {store.url}: what it says of {what} is not what Holdfast writes ({told})") from error
-
-
-def _newest_final(store: Store) -> dict[Task, int]:
-    """Up to which epoch each task's final output is there; epochs in which it said nothing leave no trace."""
-    newest: dict[Task, int] = {}
-    for epoch, name in output.written(store.files, "final"):
-        task = named(name)
-        newest[task] = max(epoch, newest.get(task, -1))
-    return newest

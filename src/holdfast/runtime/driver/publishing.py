@@ -20,6 +20,7 @@ from holdfast.state import Fenced, Unusable, cursor, output
 from holdfast.state.cursor import Cursor
 from holdfast.state.files import Files
 from holdfast.state.output import Kind, StagedOutput
+from holdfast.state.sums import Sums
 from holdfast.topology import Task
 
 BACKLOG = 16
@@ -38,6 +39,8 @@ class _Delivery:
 
     outputs: Sequence[tuple[Kind, int, str]]
     taken: int = 0
+    upto: int = -1
+    """Once they were taken, the sink has had all that is final up to this epoch."""
     failed_at: int = -1
     tries: int = 0
     """How often the sink has raised over the output number ``failed_at``."""
@@ -48,6 +51,7 @@ class Publisher:
     """``tell`` passes an event to the coordinator, ``note`` one to the history, ``fail`` ends the job.
 
     ``check``: Fenced if a newer writer has the store: nothing is placed, given or deleted then.
+    ``settled``: up to which epoch all that is final is in its place.
     """
 
     files: Files
@@ -60,6 +64,7 @@ class Publisher:
     note: Callable[[str, Mapping[str, Any]], None]
     fail: Callable[[BaseException], None]
     check: Callable[[], None]
+    settled: Callable[[], int]
     sink: Sink | None = None
     on_delivered: Callable[[], None] = lambda: None
     _staged: dict[tuple[int, str, int, Task], StagedOutput] = field(default_factory=dict)
@@ -142,10 +147,7 @@ class Publisher:
         found = cursor.read(self.files)
         there = [(kind, epoch, task) for kind in output.KINDS for epoch, task in output.written(self.files, kind)]
         if found is None:
-            found = Cursor()
-            for kind, epoch, task in there:
-                if not found.given(kind, task, epoch):
-                    found = found.with_(kind, task, epoch)
+            found = Cursor().after(there)
             self._written = cursor.write(self.files, found, self.token, self.sync)
         self._cursor = self._queued = found
         order = {"tentative": 0, "final": 1}
@@ -164,30 +166,27 @@ class Publisher:
     def _queue(self, outputs: Sequence[tuple[Kind, int, str]]) -> None:
         if self.sink is None:
             return
-        new = []
-        for kind, epoch, task in outputs:
-            if not self._queued.given(kind, task, epoch):
-                self._queued = self._queued.with_(kind, task, epoch)
-                new.append((kind, epoch, task))
+        new = [(kind, epoch, task) for kind, epoch, task in outputs if not self._queued.given(kind, task, epoch)]
         if new:
+            self._queued = self._queued.after(new)
             self._waiting.append(_Delivery(new))
             if len(self._waiting) == 1:
                 self._deliver()
 
     def _deliver(self) -> None:
         first = self._waiting[0]
+        # Where nothing else waits, the sink has had all that was put in place up to now.
+        first.upto = self.settled() if len(self._waiting) == 1 else -1
         self.background.submit("deliver", lambda: self._give(first), self._given)
 
     def _give(self, delivery: _Delivery) -> Cursor:
         """In the queue of deliveries: user code runs here, and nowhere else."""
         assert self.sink is not None
-        reached = self._cursor
         self.check()
-        for kind, epoch, task in delivery.outputs:
-            reached = reached.with_(kind, task, epoch)
+        reached, known = self._cursor.after(delivery.outputs, delivery.upto), Sums(self.files)
         while delivery.taken < len(delivery.outputs):
             kind, epoch, task = delivery.outputs[delivery.taken]
-            table = output.read(self.files, kind, epoch, task)
+            table = output.read(self.files, kind, epoch, task, known)
             told = table["fidelity"][0].as_py() if "fidelity" in table.column_names and len(table) else 1.0
             self.sink(Output(epoch, task, kind, told, table))
             delivery.taken += 1

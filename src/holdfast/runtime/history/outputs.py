@@ -18,6 +18,7 @@ from holdfast.state import output
 from holdfast.state.files import Files, open_files
 from holdfast.state.output import Kind
 from holdfast.state.store import Store
+from holdfast.state.sums import Sums
 
 View = Literal["latest", "final", "tentative"]
 Key = tuple[int, str]
@@ -47,9 +48,9 @@ def read_output(
             chosen = tentative
         case "latest":
             chosen = {**_standing(files, final, tentative), **final}
-    tables = []
+    tables, proofs = [], Sums(files)
     for (epoch, task), kind in sorted(chosen.items(), key=lambda item: (item[0][0], _ordered(item[0][1]))):
-        table = output.read(files, kind, epoch, task)
+        table = output.read(files, kind, epoch, task, proofs)
         if view == "latest" and "fidelity" not in table.column_names:
             table = table.append_column("fidelity", pa.repeat(pa.scalar(1.0), len(table)))
         tables.append(table)

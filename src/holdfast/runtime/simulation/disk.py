@@ -179,7 +179,7 @@ class DiskFiles:
         self.disk.before_write(self._actor, name)
         self.disk.put(self._path(name), bytes(data), sync)
 
-    def create(self, name: str, data: bytes | pa.Buffer, sync: bool) -> None:
+    def create(self, name: str, data: bytes | pa.Buffer, sync: Durable) -> None:
         self.disk.before_write(self._actor, name)
         held = self.disk.get(self._path(name))
         if held is not None and held.data != bytes(data):

@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.state import Sync, Unusable
 from holdfast.state.entries import FileEntry
+from holdfast.state.writer import Chains
 
 PATIENCE = 5.0
 """Seconds that a request waits for a process. Then it gets one beyond the limit: jobs whose stores hang would otherwise
@@ -124,8 +125,11 @@ class CheckpointProcess:
         request = {"save": [asdict(each) for each in wanted]}
         return Saved.from_json(self._asked(request, lambda: not self._closed and self._called_off == before))
 
-    def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
-        """A shorter chain of files for the same state of a task: see ``compaction.folded_chain``."""
+    def fold(self, chains: Chains) -> Chains:
+        """Shorter chains of files for the same states, by task: see ``compaction.folded_chain``."""
+        return {task: self._folded(task, chain) for task, chain in chains.items()}
+
+    def _folded(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
         try:
             request = {"fold": task, "chain": [entry.to_json() for entry in chain]}
             files = self._asked(request, lambda: not self._closed)

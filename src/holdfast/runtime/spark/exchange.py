@@ -120,6 +120,10 @@ class Exchange:
         """One empty record for each location, on that location."""
         return RDD(self._located([b""] * len(locations), _each(locations)), self._context, Whole())
 
+    def dealt(self, records: Sequence[bytes]) -> RDD[bytes]:
+        """A partition for each record, anywhere."""
+        return RDD(self._located(records, [[]] * len(records)), self._context, Whole())
+
     def shuffle(self, level: RDD[bytes], stage: Stage, partitions: int, locations: Sequence[str | None]) -> RDD[bytes]:
         """Run ``stage`` on a level and send its bundles to the slots of the next, which are at ``locations``.
 

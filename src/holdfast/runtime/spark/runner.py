@@ -7,6 +7,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Writer
+from holdfast.state.entries import FileEntry
+from holdfast.state.writer import Chains
 from holdfast.topology import Topology
 
 Job = Callable[[], None]
@@ -38,7 +41,7 @@ next run, with the states they hold."""
 
 
 class SparkRunner:
-    """One thread each for epochs, replays, stopgaps and checkpoints, since Spark's job groups belong to threads.
+    """One thread each for epochs, replays, stopgaps, checkpoints and what is folded: job groups belong to threads.
 
     ``local``: all nodes are in this process's machine, where checkpoints have a process of their own.
     """
@@ -62,7 +65,10 @@ class SparkRunner:
             self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
             self._process.begin()
             writer.folded = self._process.fold
-        for name in ("epoch", "replay", "stopgap", "checkpoint"):
+        else:
+            writer.folded = self.fold
+        self._closing, self._closed = threading.Lock(), False
+        for name in ("epoch", "replay", "stopgap", "checkpoint", "fold"):
             waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
             self._threads[name] = waiting
             threading.Thread(target=_serve, args=(waiting,), name=f"holdfast-{name}", daemon=True).start()
@@ -75,6 +81,38 @@ class SparkRunner:
     def save(self, epoch: int, uploads: Mapping[str, Sequence[Upload]], done: Callable[[Saved | Failed], None]) -> None:
         what = f"holdfast checkpoint {epoch}"
         self._submit("checkpoint", self._saving(epoch), what, lambda: self._save(uploads), done)
+
+    def fold(self, chains: Chains) -> Chains:
+        """Shorter chains of files for the same states, made by executors: the driver reads no state. Blocks.
+
+        As many at a time as there are cores, so that an epoch waits for one of them at the most.
+        """
+        cores, folded = max(1, self._spark.sparkContext.defaultParallelism), {}
+        asked = [json.dumps([task, [entry.to_json() for entry in chain]]).encode() for task, chain in chains.items()]
+        for some in (asked[first : first + cores] for first in range(0, len(asked), cores)):
+            for part in self._fold(some):
+                task, files = json.loads(part)
+                folded[task] = tuple(FileEntry.from_json(entry) for entry in files)
+        return folded
+
+    def _fold(self, asked: Sequence[bytes]) -> Sequence[bytes]:
+        made: Future[Any] = Future()
+        stage = stages.Fold(self._context.job, self._broadcast)
+        with self._closing:
+            if self._closed:
+                raise HoldfastError("the job has ended")
+            self._submit(
+                "fold",
+                self._folding,
+                "holdfast folding",
+                lambda: self._exchange.collect(self._exchange.dealt(asked), stage),
+                made.set_result,
+            )
+        result = made.result()
+        if isinstance(result, Failed):
+            raise result.error
+        parts: Sequence[bytes] = result
+        return parts
 
     def cancel(self, run: int) -> None:
         """A run that is about to be submitted is meant too: it would wait long for nodes that are gone."""
@@ -118,6 +156,11 @@ class SparkRunner:
         self._exchange.collect(self._exchange.located(list(places)), stage)
 
     def close(self) -> None:
+        with self._closing:
+            self._closed = True
+        with contextlib.suppress(Exception):  # a context that is gone folds nothing
+            scala: Any = self._spark.sparkContext._jsc.sc()
+            scala.cancelJobGroupAndFutureJobs(self._folding)
         for waiting in self._threads.values():
             waiting.put(None)
         if self._process is not None:
@@ -127,6 +170,10 @@ class SparkRunner:
 
     def _group(self, run: int) -> str:
         return f"holdfast-{self._context.job}-{run}"
+
+    @property
+    def _folding(self) -> str:
+        return f"holdfast-{self._context.job}-folding"
 
     def _saving(self, epoch: int) -> str:
         return f"holdfast-{self._context.job}-checkpoint-{epoch}"

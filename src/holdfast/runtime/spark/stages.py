@@ -184,6 +184,21 @@ class Save:
         return [json.dumps(saved.to_json()).encode()]
 
 
+@dataclass(frozen=True)
+class Fold:
+    """Make chains of checkpoint files shorter: each record has one, as JSON. Anywhere: it takes the store alone."""
+
+    job: str
+    context: Broadcast[bytes]
+
+    def __call__(self, _: int, records: Iterable[bytes]) -> Iterable[bytes]:
+        worker = worker_of(self.job, self.context)
+        for record in records:
+            task, chain = json.loads(record)
+            files = worker.fold(task, [FileEntry.from_json(entry) for entry in chain])
+            yield json.dumps([task, [entry.to_json() for entry in files]]).encode()
+
+
 def read(records: Iterable[bytes]) -> None:
     """Take all that there is, though it is nothing: a Python worker that leaves something unread is not used again.
 

@@ -24,6 +24,7 @@ from holdfast.runtime.worker.processing import END, TaskFailed, at_time, outgoin
 from holdfast.runtime.worker.repartition import recut, restored, tallied
 from holdfast.runtime.worker.versions import WHOLE_FROM, Saved, Upload, Versions, branch_of, main_branch, upload
 from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing, journal, output
+from holdfast.state.compaction import folded_chain
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import Files, open_files
 from holdfast.state.journal import JournalEpoch
@@ -304,6 +305,10 @@ class Worker:
     def save(self, uploads: Sequence[Upload]) -> Saved:
         """Bring states to the store for a checkpoint."""
         return Saved.of([upload(self.store, self.context.token, self._folders(each.folder), each) for each in uploads])
+
+    def fold(self, task: str, chain: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+        """A shorter chain of checkpoint files for the same state of any task."""
+        return folded_chain(self.store, task, chain, self.context.token)
 
     def _remember_schemas(self, task: Task, blocks: Sequence[Block]) -> None:
         for block in blocks:
