@@ -55,7 +55,12 @@ class Memory:
         The smaller of two: how much of the epoch's rows came to it, and how many of all rows that its answer rests on
         its state has seen.
         """
-        ledger, first = self.ledger, self.ledger.since(epoch, self.horizons.get(operator))
+        firsts = self.ledger.since(epoch, self.horizons.get(operator))
+        return min(self._told(first, fork, given, epoch) for first in firsts)
+
+    def _told(self, first: int, fork: Fork, given: float, epoch: int) -> float:
+        """If the answer rests on the rows from epoch ``first`` on."""
+        ledger = self.ledger
         rested = ledger.rows(first, epoch)
         if rested <= 0:
             return given

@@ -84,19 +84,22 @@ class Ledger:
         before = self._totals[-2] if len(self._totals) > 1 else self.total(self.newest - 1)
         return max(1, self._totals[-1] - before)
 
-    def since(self, epoch: int, horizon: int | None) -> int:
+    def since(self, epoch: int, horizon: int | None) -> set[int]:
         """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all.
+
+        Of an epoch to come nobody knows: its time may be the last one's, or as much later as that was than the one
+        before. Both are told where they differ, and an answer is as good as the worse of them says.
 
         Where that was before the first epoch that is known: the one after it, the first of which rows are known, so
         that no answer is called better than it is.
         """
         now = self.time(epoch)
         if horizon is None or now is None:
-            return 0
+            return {0}
+        before = self.time(self.newest - 1)
+        ahead = 0 if before is None else max(0, epoch - self.newest) * (now - before)
         # Those without a time come before the first that has one.
         untimed = self._times.count(None)
         timed = [time for time in self._times[untimed:] if time is not None]
-        found = bisect_right(timed, now - horizon)
-        if found:
-            return self._first + untimed + found
-        return self._first + 1 if self._first else 0
+        found = {bisect_right(timed, then - horizon) for then in (now, now + ahead)}
+        return {self._first + untimed + each if each else self._first and self._first + 1 for each in found}
