@@ -61,7 +61,7 @@ picture: $(READY)
 	@$(BIN)/holdfast report $(RUN)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
-# README's table and those of docs/performance.md, measured again; about a quarter of an hour on a quiet machine.
+# README's table and those of docs/performance.md and docs/queries.md, measured again; about half an hour on a quiet machine.
 # Apart from it: make figures ONLY=latency, ONLY=others (PyFlink and Bytewax), ONLY=failover. Also scripts/figures --quick
 figures: setup
 	$(BIN)/python scripts/figures $(if $(ONLY),--only $(ONLY))

@@ -1,4 +1,4 @@
-"""The tables of README and docs/performance.md say what the JSON of the benchmarks says, in docs/figures."""
+"""The tables of README, docs/performance.md and docs/queries.md say what the JSON of the benchmarks says, in docs/figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(page: str) -> list[str]:
     return re.findall(r"<!-- figures: ([\w-]+) -->", (ROOT / page).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "docs/queries.md"])
 def test_tables_are_those_of_the_json(figures: Any, page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert page in figures.PAGES and names(page) and text.count("<!-- end -->") == len(names(page))
