@@ -284,7 +284,8 @@ class Worker:
         touched = work.lane == "tentative"
         stored = partial(restored, self.store, declared, plan.shape, work.task, touched=touched)
         if work.origin == "checkpoint":
-            state = TaskState.empty(schemas, -1) if work.start < 0 else stored(work.start)
+            known = plan.stored.get((work.task, work.start))
+            state = TaskState.empty(schemas, -1) if work.start < 0 else stored(work.start, known=known)
             versions.begin(branch, work.task, state, plan.run)
         elif work.origin == "fork":
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
