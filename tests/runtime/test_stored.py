@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from holdfast.runtime.worker.repartition import restored
 from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.stored import StoredState, stored_states
 from holdfast.runtime.worker.worker import JobContext, Worker
-from holdfast.state import Change, Checkpoint, KeyRange, Routing, StateTable, Store, TaskState, Writer, hash_keys
+from holdfast.state import Change, Checkpoint, KeyRange, Routing, StateTable, Store, TaskState, Writer, hash_keys, pages
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import LocalFiles
 from holdfast.state.journal import JournalSpan
@@ -133,6 +134,33 @@ def test_a_worker_that_is_told_the_files_reads_no_manifest(node: Node, manifests
     report = node.work(known, lane=lane, fork=7)
     assert (report.status, report.state_rows) == ("committed", 200), report.message
     assert not manifests
+
+
+def test_a_fork_that_goes_on_in_another_process_knows_its_files_by_what_the_first_put_down(
+    node: Node, manifests: list[str]
+) -> None:
+    """Of a large state only what it touches is on the node."""
+    with mock.patch.multiple(pages, LARGE=1, PAGE=64, MOST=100.0):
+        node.checkpoint = saved(node.writer, node.pipeline, 4)
+        known = node.known
+        manifests.clear()
+        assert node.work(known, lane="tentative", fork=7).status == "committed"
+        on = {"lane": "tentative", "fork": 7, "origin": "local"}
+        report = node.work({}, **on, start=5, first=6, last=6)
+        assert report.status == "committed" and not manifests, report.message
+        (note,) = (node.folder / "node-0").rglob("*.stored.*")
+        note.write_bytes(note.read_bytes()[:-1])
+        assert node.work({}, **on, start=6, first=7, last=7).status == "committed" and manifests
+        (entry,) = node.checkpoint.chain("counts/0")
+        (node.folder / "store" / entry.path).unlink()
+        assert node.work({}, **on, start=7, first=8, last=8).status == "missing", "another begins with the newest"
+
+
+def test_what_a_task_is_told_can_be_put_down(node: Node) -> None:
+    scaled = grown(node.pipeline.topology, Shape(), NAME, resized(Routing.even(1), 3), 1, {})
+    for shape in (Shape(), scaled):
+        (state,) = stored_states(node.pipeline.topology, shape, node.checkpoint, [COUNTS]).values()
+        assert StoredState.from_json(json.loads(json.dumps(state.to_json()))) == state
 
 
 def test_a_worker_that_is_not_told_finds_them_in_the_manifest(node: Node, manifests: list[str]) -> None:
@@ -282,6 +310,7 @@ def test_nodes_of_a_whole_job_read_no_manifest(name: str, script: str, monkeypat
     )  # fmt: skip
     case = Case(schedule, pipeline, cut_batches(drawn_batches(pipeline, 16, 5)))
     simulation = Simulation(case.schedule, case.pipeline, list(case.batches))
-    audited(simulation, case.expected())
+    with mock.patch.multiple(pages, LARGE=1, PAGE=64, MOST=100.0):
+        audited(simulation, case.expected())
     assert scaled is None or "scaled" in {event["kind"] for event in simulation.history}
     assert seen["restored"] and not seen["manifests"]

@@ -6,8 +6,9 @@ no manifest, which names those of all tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.runtime.shape import Shape, declared_routing, routing_of
 from holdfast.state import Checkpoint, KeyRange
@@ -34,6 +35,29 @@ class StoredState:
     epoch: int
     keys: KeyRange | None
     parts: tuple[StoredPart, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        parts = [
+            [part.task.operator, part.task.number, _ends(part.keys), [entry.to_json() for entry in part.chain]]
+            for part in self.parts
+        ]
+        return {"epoch": self.epoch, "keys": _ends(self.keys), "parts": parts}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> StoredState:
+        parts = tuple(
+            StoredPart(Task(name, number), _keys(ends), tuple(map(FileEntry.from_json, chain)))
+            for name, number, ends, chain in body["parts"]
+        )
+        return cls(body["epoch"], _keys(body["keys"]), parts)
+
+
+def _ends(keys: KeyRange | None) -> list[int] | None:
+    return None if keys is None else [keys.lo, keys.hi]
+
+
+def _keys(ends: Sequence[int] | None) -> KeyRange | None:
+    return None if ends is None else KeyRange(*ends)
 
 
 def stored_states(
