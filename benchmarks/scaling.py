@@ -48,7 +48,7 @@ from holdfast.runtime.history.narrative import recoveries
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.shape import Shape, grown, resized, routing_of
 from holdfast.runtime.worker.repartition import assembled, restored
-from holdfast.state import Routing, StateSchema, StateTable, Store, TaskState, hash_keys
+from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, TaskState, hash_keys
 from holdfast.topology import Task
 
 
@@ -214,7 +214,7 @@ def reading(keys: int) -> None:
 
         assert plainly() == cut()
         whole = store.restore("counts/0", 9)[0]
-        to_merge = {Task("counts", n): store.restore(f"counts/{n}", 9)[0] for n in (0, 1)}
+        to_merge = [store.restore(f"counts/{n}", 9)[0] for n in routing.owners]
         print(f"\none of 4 tasks out of a checkpoint of 2, {keys:,} keys in all; median of 5")
         for what, action in (
             ("read a task whole", lambda: len(store.restore("counts/0", 9)[0].tables)),
@@ -223,9 +223,7 @@ def reading(keys: int) -> None:
             ("cut alone", lambda: len(whole[table].slice(four.routings["counts"].owned(3)[0]))),
             (
                 "merge 2 tasks into 1",
-                lambda: len(
-                    assembled(pipeline, routing, Routing.even(1), Task("counts", 0), to_merge.__getitem__).tables
-                ),
+                lambda: len(assembled(pipeline, "counts", KeyRange.whole(), routing.ranges, to_merge).tables),
             ),
         ):
             print(f"{what:44}{measured(action) * 1000:12.1f} ms")

@@ -162,7 +162,7 @@ def does_not_recut(patch: Patch) -> None:
 
 
 def takes_the_state_of_its_number(patch: Patch) -> None:
-    def alone(store: Any, declared: Any, shape: Any, task: Any, epoch: int) -> TaskState:
+    def alone(store: Any, declared: Any, shape: Any, task: Any, epoch: int, *_: Any) -> TaskState:
         if str(task) in store.checkpoint(epoch).tasks:
             return store.restore(str(task), epoch)[0]
         return TaskState.empty(declared.state_schemas(task.operator), epoch)

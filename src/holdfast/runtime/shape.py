@@ -127,7 +127,7 @@ def changed(before: Routing, after: Routing) -> tuple[int, ...]:
 
 def parents(before: Routing, part: KeyRange) -> tuple[int, ...]:
     """The tasks that owned some of these keys."""
-    return tuple(o for o, r in zip(before.owners, before.ranges, strict=True) if r.lo < part.hi and part.lo < r.hi)
+    return tuple(owner for owner, _ in before.overlapping(part))
 
 
 def grown(

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.state.change import Change
 from holdfast.state.files import Files, LocalFiles, Unusable, link_between
-from holdfast.state.ipc import Unreadable, decode_run, encode_note, encode_run
+from holdfast.state.ipc import Unreadable, decode_batch, decode_run, encode_note, encode_run
 from holdfast.state.names import folder_task, table_label, task_folder
 from holdfast.state.run import SortedRun, overlay_all
 from holdfast.state.schema import StateSchema
@@ -103,9 +104,12 @@ class LocalState:
         tables = {name: (table.schema, table.flat()) for name, table in state.tables.items()}
         return self._write(task, state.epoch, None, run, tables)
 
-    def refer(self, task: str, epoch: int, run: int = 0) -> None:
-        """A version that is not kept here: whoever loads it, or one after it, gives it from the durable store."""
-        about = {"kind": "local", "task": str(task), "table": "", "epoch": epoch, "since": None}
+    def refer(self, task: str, epoch: int, run: int = 0, where: Mapping[str, Any] | None = None) -> None:
+        """A version that is not kept here: whoever loads it, or one after it, gives it from the durable store.
+
+        ``where`` it is, in JSON, for whoever gives it.
+        """
+        about = {"kind": "local", "task": str(task), "table": "", "epoch": epoch, "since": None, "where": where}
         self._put(task, f"{epoch}.{STORED}.0of1.{run}", "", encode_note(about))
 
     def link(self, task: str, other: LocalState) -> None:
@@ -124,15 +128,18 @@ class LocalState:
         task: str,
         epoch: int,
         cached: TaskState | None = None,
-        stored: Callable[[int], TaskState] | None = None,
+        stored: Callable[[int, Mapping[str, Any] | None], TaskState] | None = None,
     ) -> TaskState:
         """Version ``epoch``, from files alone or from ``cached``, an older version, and the changes it lacks.
 
-        ``stored``: gives a version from the durable store, for one that is only referred to here.
+        ``stored``: gives a version from the durable store, for one that is only referred to here, by what is known of
+        where it is.
         """
         if cached is None and stored is not None:
-            referred = [part.epoch for part in self._parts(task) if part.stored and part.epoch <= epoch]
-            cached = stored(max(referred)) if referred else None
+            referred = [part for part in self._parts(task) if part.stored and part.epoch <= epoch]
+            if referred:
+                newest = max(referred, key=lambda part: (part.epoch, part.run))
+                cached = stored(newest.epoch, self._where(newest))
         if cached is not None and cached.epoch == epoch:
             return cached
         before: list[_Step] = []
@@ -326,6 +333,15 @@ class LocalState:
             else:
                 return None
         return state if state.epoch == epoch else None
+
+    def _where(self, part: _Part) -> Mapping[str, Any] | None:
+        """What was put down with a reference; None if that is nothing, or not whole."""
+        with contextlib.suppress(OSError, Unusable, Unreadable):
+            data = self.files.map(part.path)
+            if zlib.crc32(data) == part.checksum:
+                where: Mapping[str, Any] | None = decode_batch(data)[1].get("where")
+                return where
+        return None
 
     def _snapshot(self, step: _Step) -> TaskState | None:
         read = self._read(step)

@@ -5,6 +5,7 @@ Pure values. A task owns one interval; a routing table covers the whole ring, wi
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -145,6 +146,12 @@ class Routing:
         if not mine:
             raise Invalid(f"routing version {self.version}: task {owner} owns nothing, {_listed(self.owners)} do")
         return mine
+
+    def overlapping(self, part: KeyRange) -> tuple[tuple[int, KeyRange], ...]:
+        """Who owns some of these keys, each with its range, in the order of the ring. O(log tasks)."""
+        first = bisect_right(self.ranges, part.lo, key=lambda each: each.lo) - 1
+        last = bisect_left(self.ranges, part.hi, key=lambda each: each.lo)
+        return tuple(zip(self.owners[first:last], self.ranges[first:last], strict=True))
 
     def split(self, owner: int, into: Sequence[int], hashes: NDArray[np.uint32] | None = None) -> Routing:
         """The next version, in which ``into`` share the range of ``owner``: evenly, or by the measured ``hashes``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -183,16 +183,18 @@ class Store:
         parts: Mapping[str, KeyRange] | None = None,
         *,
         touched: bool = False,
+        chain: Sequence[FileEntry] | None = None,
     ) -> tuple[TaskState, int]:
         """A task's state and its epoch: of that checkpoint, or of the newest one that is whole for this task.
 
         ``parts``: tables of which only the keys in a range are wanted. ``touched``: of large files only what is looked
-        up is read, when it is; so damage may show as late.
+        up is read, when it is; so damage may show as late. ``chain``: its files in the checkpoint of this epoch, for
+        who knows them: then no manifest is read.
         Damaged if the one asked for is; Unrecoverable, with what was tried, if none is left.
         """
         if epoch is not None:
-            found = self.checkpoint(epoch)
-            return checkpoints.read_chain(self.files, task, found.chain(str(task)), epoch, parts, touched), epoch
+            chain = self.checkpoint(epoch).chain(str(task)) if chain is None else chain
+            return checkpoints.read_chain(self.files, task, chain, epoch, parts, touched), epoch
         whole, tried = self._checkpoints()
         for found in reversed(whole):
             if str(task) not in found.tasks:

@@ -141,6 +141,10 @@ class Writer:
             self._retire()
             return done
 
+    def at_hand(self, epoch: int) -> Checkpoint | None:
+        """The checkpoint of an epoch, if it is one of those that are kept. Reads no file, and waits for no commit."""
+        return self._whole.get(epoch)
+
     @property
     def needs_folding(self) -> bool:
         """Whether a chain of the newest checkpoint is so long that ``compact(fold_at)`` is due."""

@@ -5,12 +5,14 @@ No run passes over an epoch: what it reads comes from ``Journal.span``, which gi
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator.giving_up import FAILURES
 from holdfast.runtime.driver.migration import serves
 from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
@@ -18,10 +20,11 @@ from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Report, Run, RunBroken, RunDone
 from holdfast.runtime.shape import reshaped_pipeline
 from holdfast.runtime.worker.plan import epochs_of, lay_out
+from holdfast.runtime.worker.stored import StoredState, stored_states
 from holdfast.runtime.worker.worker import newest_time
 from holdfast.state import Checkpoint, Writer
 from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
-from holdfast.topology import Topology
+from holdfast.topology import Task, Topology
 
 if TYPE_CHECKING:
     from holdfast.runtime.driver.driver import Driver
@@ -109,9 +112,27 @@ class Running:
         topology, retain, forks = self.topology(run), snapshot.retain, snapshot.forks
         few = run.kind == "epoch" and not epochs and len(self._worked) == LAST and max(self._worked) < FEW
         plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving, few)
+        plan = replace(plan, stored=self._stored(run))
         batch = driver.batch(run.ingest) if run.ingest is not None else None
         self._begun[run.number] = (run, driver.clock.now())
         self._runner.start(plan, batch, lambda result: driver.clock.post(partial(self._ended, run, result)))
+
+    def _stored(self, run: Run) -> dict[tuple[Task, int], StoredState]:
+        """What gives the states that works begin with, of checkpoints at hand; of others, workers read the manifest."""
+        pipeline = self._driver.config.pipeline
+        keeping = {step.name for step in pipeline.steps if pipeline.state_schemas(step.name)}
+        wanted: dict[int, set[Task]] = {}
+        for work in run.works:
+            if work.origin == "checkpoint" and work.start >= 0 and work.task.operator in keeping:
+                wanted.setdefault(work.start, set()).add(work.task)
+        found: dict[tuple[Task, int], StoredState] = {}
+        for epoch, tasks in wanted.items():
+            # Where a task is missing, who is to restore it says so.
+            with contextlib.suppress(Invalid):
+                if (checkpoint := self._writer.at_hand(epoch)) is not None:
+                    states = stored_states(pipeline.topology, run.shape, checkpoint, tasks)
+                    found |= {(task, epoch): state for task, state in states.items()}
+        return found
 
     def cancel(self, number: int) -> None:
         if number in self._begun:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.runtime.messages import NodeInfo, Run, RunKind, Work
 from holdfast.runtime.shape import Shape
 from holdfast.runtime.worker.blocks import Block
+from holdfast.runtime.worker.stored import StoredState
 from holdfast.state.journal import JournalEpoch, JournalSpan
 from holdfast.topology import Stream, Task, Topology
 
@@ -73,6 +74,8 @@ class RunPlan:
     """Each node's place."""
     widths: tuple[int, ...] = ()
     """How many slots each level has."""
+    stored: Mapping[tuple[Task, int], StoredState] = field(default_factory=dict)
+    """What gives the states that works begin with, by task and checkpoint; who is not told reads the manifest."""
 
     @property
     def journals(self) -> bool:

@@ -6,7 +6,8 @@ keys. Behind full streams every task has seen the same stamps, so the watermark 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,32 +16,55 @@ from holdfast.elasticity import PARTS, tally
 from holdfast.errors import Invalid
 from holdfast.operators import Pipeline
 from holdfast.operators.pipeline import WATERMARK
-from holdfast.runtime.shape import Shape, parents, reshaped_pipeline, routing_of, stream_key
+from holdfast.runtime.shape import Shape, reshaped_pipeline, routing_of, stream_key
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.runtime.worker.processing import joined, route
-from holdfast.state import KeyRange, Routing, StateSchema, StateTable, Store, TaskState, hash_keys, merge_states
+from holdfast.runtime.worker.stored import StoredState, stored_states
+from holdfast.state import (
+    Damaged,
+    KeyRange,
+    Routing,
+    StateSchema,
+    StateTable,
+    Store,
+    TaskState,
+    hash_keys,
+    merge_states,
+)
 from holdfast.topology import Task
 
 
 def restored(
-    store: Store, declared: Pipeline, shape: Shape, task: Task, epoch: int, touched: bool = False
+    store: Store,
+    declared: Pipeline,
+    shape: Shape,
+    task: Task,
+    epoch: int,
+    touched: bool = False,
+    known: StoredState | None = None,
 ) -> TaskState:
-    """A task's state at a checkpoint, whatever shape that was written in. ``touched``: see ``Store.restore``."""
-    schemas = declared.state_schemas(task.operator)
-    parts: dict[str, KeyRange] = {}
+    """A task's state at a checkpoint, whatever shape that was written in. ``touched``: see ``Store.restore``.
 
-    def load(old: Task) -> TaskState:
-        return store.restore(str(old), epoch, parts, touched=touched)[0].evolve(schemas)
+    ``known``: what gives it, by the manifest that somebody else has read. Where such a file is not whole, the manifest
+    is read after all: the files may have been folded into others meanwhile.
+    """
+    if known is not None:
+        with contextlib.suppress(Damaged):
+            return _read(store, declared, task, known, touched)
+    found = stored_states(declared.topology, shape, store.checkpoint(epoch), [task])
+    return _read(store, declared, task, found[task], touched)
 
-    then = store.checkpoint(epoch).routing.get(task.operator)
-    if then is None and task.operator not in shape.routings:
-        return load(task)  # never scaled: whose keys a task has may be nobody's business but its streams'
-    now = routing_of(declared.topology, shape, task.operator)
-    mine = _range(now, task.number)
+
+def _read(store: Store, declared: Pipeline, task: Task, stored: StoredState, touched: bool) -> TaskState:
+    name, mine = task.operator, stored.keys
+    schemas = declared.state_schemas(name)
     # What others have is cut off file by file, before the files are put together.
-    parts |= {table: mine for table, schema in schemas.items() if _sorted_by_routing(declared, task.operator, schema)}
-    before = then or routing_of(declared.topology, Shape(), task.operator)
-    return assembled(declared, before, now, task, load)
+    cut_off = {} if mine is None else {t: mine for t, s in schemas.items() if _sorted_by_routing(declared, name, s)}
+    states = [
+        store.restore(str(part.task), stored.epoch, cut_off, touched=touched, chain=part.chain)[0].evolve(schemas)
+        for part in stored.parts
+    ]
+    return assembled(declared, name, mine, [part.keys for part in stored.parts], states)
 
 
 def _sorted_by_routing(declared: Pipeline, name: str, schema: StateSchema) -> bool:
@@ -49,17 +73,16 @@ def _sorted_by_routing(declared: Pipeline, name: str, schema: StateSchema) -> bo
 
 
 def assembled(
-    pipeline: Pipeline, before: Routing, after: Routing, task: Task, load: Callable[[Task], TaskState]
+    pipeline: Pipeline,
+    name: str,
+    mine: KeyRange | None,
+    had: Sequence[KeyRange | None],
+    states: Sequence[TaskState],
 ) -> TaskState:
-    """What a task owns under ``after``, from the states of the tasks under ``before``; only those needed are loaded."""
-    mine = _range(after, task.number)
-    olds = parents(before, mine)
-    if olds == (task.number,) and _range(before, task.number) == mine:
-        return load(task)
-    states = [load(Task(task.operator, old)) for old in olds]
+    """What a task that owns some keys of an operator has of these states, of tasks that had others; None: all of it."""
     parts = [
-        state if _within(_range(before, old), mine) else cut(pipeline, task.operator, state, mine)
-        for old, state in zip(olds, states, strict=True)
+        state if mine is None or keys is None or _within(keys, mine) else cut(pipeline, name, state, mine)
+        for keys, state in zip(had, states, strict=True)
     ]
     return united(parts)
 

@@ -1,4 +1,5 @@
-"""A plan cut for its slots: each gets its own works, to whom what it sends goes, and whose blocks it expects.
+"""A plan cut for its slots: each gets its own works, what they begin with, to whom what it sends goes, and whose blocks
+it expects.
 
 Pure. What several slots need, who receives and who sends, is cut by operator and kept once, each piece in bytes of its
 own: a slot opens those that concern it. With streams from all to all that is a level of tasks; it is never the plan.
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.runtime.worker.plan import RunPlan, Slot
+from holdfast.runtime.worker.stored import StoredState
 from holdfast.state.journal import JournalEpoch
 from holdfast.topology import Task, Topology
 
@@ -38,13 +40,14 @@ class SlotParts:
         """The part of one slot; nothing else is opened. Where all have the same, there is one for all."""
         # Made by the driver a moment ago and never stored.
         plan: RunPlan = pickle.loads(self.common)
-        slot, folders, reads, names = pickle.loads(self.own[index % len(self.own)])
+        slot, folders, reads, names, stored = pickle.loads(self.own[index % len(self.own)])
         receivers, present = {}, {}
         for name in names:
             operator, level, copies, spans = pickle.loads(self.tables[name])
             receivers.update({Task(operator, number): (level, each) for number, each in copies.items()})
             present.update({Task(operator, number): each for number, each in spans.items()})
-        return SlotPart(replace(plan, receivers=receivers, present=present, folders=folders), slot, reads)
+        own = replace(plan, receivers=receivers, present=present, folders=folders, stored=stored)
+        return SlotPart(own, slot, reads)
 
     def opened(self, index: int) -> int:
         """How many bytes a slot opens."""
@@ -58,7 +61,7 @@ class Cut:
     def __init__(self, plan: RunPlan, topology: Topology) -> None:
         self._plan, self._topology = plan, topology
         self._common = pickle.dumps(
-            replace(plan, levels=(), receivers={}, present={}, folders={}, journal=(), places=(), at={})
+            replace(plan, levels=(), receivers={}, present={}, folders={}, journal=(), places=(), at={}, stored={})
         )
         self._level = {task.operator: level for task, (level, _) in plan.receivers.items()}
         copies: dict[str, dict[int, object]] = {}
@@ -112,7 +115,11 @@ class Cut:
     def _known(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted({name for name in names if name in self._tables}))
 
+    def _stored(self, slot: Slot) -> dict[tuple[Task, int], StoredState]:
+        begun = {(work.task, work.start) for work in slot.works if work.origin == "checkpoint"}
+        return {each: self._plan.stored[each] for each in begun & self._plan.stored.keys()}
+
     def _parts(self, given: Sequence[tuple[Slot, Mapping[str, str], tuple[object, ...], tuple[str, ...]]]) -> SlotParts:
         used = {name for *_, names in given for name in names}
-        own = tuple(pickle.dumps(each) for each in given)
+        own = tuple(pickle.dumps((*each, self._stored(each[0]))) for each in given)
         return SlotParts(self._common, own, {name: self._tables[name] for name in sorted(used)})

@@ -18,6 +18,7 @@ from holdfast.runtime.messages import Work
 from holdfast.runtime.shape import Shape
 from holdfast.runtime.worker.blocks import Block, pack, unpack
 from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.stored import StoredState
 from holdfast.state import Change, LocalState, Store, TaskState, VersionMissing
 from holdfast.state.entries import FileEntry
 from holdfast.state.files import Files
@@ -29,6 +30,9 @@ WHOLE_FROM = 1 << 16
 puts changes together in no time."""
 HELD = 3
 """So many versions of a task's state stay in a process's memory: the one at hand, the last, and one to go back to."""
+
+Stored = Callable[[int, StoredState | None], TaskState]
+"""Gives a task's state at a checkpoint, by what is known of where it is."""
 
 
 def main_branch(born: int) -> str:
@@ -56,7 +60,7 @@ class Versions:
         self._shape: int | None = None
         self._dropped: dict[Task, int] = {}
 
-    def load(self, branch: str, task: Task, epoch: int, stored: Callable[[int], TaskState] | None = None) -> TaskState:
+    def load(self, branch: str, task: Task, epoch: int, stored: Stored | None = None) -> TaskState:
         """A version of a branch; VersionMissing if this node does not have it whole.
 
         ``stored``: gives the version of a checkpoint, for a branch that began with one of which only parts are read.
@@ -64,20 +68,21 @@ class Versions:
         held, local = self._held.get((branch, task), {}), self._local(branch)
         made = local.made(str(task))
         valid = [version for version, (_, run) in held.items() if version <= epoch and made.get(version) == run]
-        state = local.load(str(task), epoch, held[max(valid)][0] if valid else None, stored)
+        state = local.load(str(task), epoch, held[max(valid)][0] if valid else None, stored and _by_note(stored))
         self.hold(branch, task, state, made.get(epoch))
         return state
 
-    def begin(self, branch: str, task: Task, state: TaskState, run: int) -> None:
+    def begin(self, branch: str, task: Task, state: TaskState, run: int, known: StoredState | None = None) -> None:
         """A branch begins, or begins anew, with this version.
 
         What a later run has made there stays: this one was called off meanwhile, and its process woke up late. Of a
-        version that is not all at hand it is only put down which checkpoint has it.
+        version that is not all at hand it is only put down which checkpoint has it, and in which files if that is
+        ``known``.
         """
         local = self._local(branch)
         local.forget(str(task), run)
         if state.afar:
-            local.refer(str(task), state.epoch, run)
+            local.refer(str(task), state.epoch, run, None if known is None else known.to_json())
         else:
             local.restore(str(task), state, run)
         self._held[branch, task] = {}
@@ -246,6 +251,11 @@ def upload(store: Store, token: int, files: Files, wanted: Upload) -> Saved:
     with contextlib.suppress(HoldfastError):
         local.drop(wanted.task, wanted.retain)
     return Saved({wanted.task: tuple(entries)}, {})
+
+
+def _by_note(stored: Stored) -> Callable[[int, Mapping[str, Any] | None], TaskState]:
+    """The same for who has it in JSON."""
+    return lambda epoch, where: stored(epoch, None if where is None else StoredState.from_json(where))
 
 
 def _kept(task: Task, epoch: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
 from holdfast.runtime.worker.processing import END, TaskFailed, at_time, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
+from holdfast.runtime.worker.stored import StoredState
 from holdfast.runtime.worker.versions import WHOLE_FROM, Saved, Upload, Versions, branch_of, main_branch, upload
 from holdfast.state import Spill, Store, Sync, TaskState, Unusable, VersionMissing, journal, output
 from holdfast.state.compaction import folded_chain
@@ -282,10 +282,14 @@ class Worker:
         branch, versions = branch_of(work), self.versions(plan.folders[work.node])
         # A fork will not last: of a large state it reads what it touches, and leaves the rest where it is.
         touched = work.lane == "tentative"
-        stored = partial(restored, self.store, declared, plan.shape, work.task, touched=touched)
+
+        def stored(epoch: int, known: StoredState | None) -> TaskState:
+            return restored(self.store, declared, plan.shape, work.task, epoch, touched, known)
+
         if work.origin == "checkpoint":
-            state = TaskState.empty(schemas, -1) if work.start < 0 else stored(work.start)
-            versions.begin(branch, work.task, state, plan.run)
+            known = plan.stored.get((work.task, work.start))
+            state = TaskState.empty(schemas, -1) if work.start < 0 else stored(work.start, known)
+            versions.begin(branch, work.task, state, plan.run, known)
         elif work.origin == "fork":
             state = versions.fork(branch, main_branch(work.born), work.task, work.start)
         else:
