@@ -269,7 +269,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 BARGAIN_DISCOVERY = Workload(
     name="bargain-discovery",
-    summary="quotes that ask less than the average of the symbol's five latest trades",
     pipeline=pipeline,
     columns=tuple(BARGAINS.names),
     input=MARKET,

@@ -50,7 +50,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 TOP_K = Workload(
     name="top-k",
-    summary="the 100 most visited pages of the last minute, by hierarchical aggregation",
     pipeline=pipeline,
     columns=("page", "start", "end", "rank", "visits"),
     input=pa.schema({"page": pa.string(), "time": TIME}),

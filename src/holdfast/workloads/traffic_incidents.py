@@ -153,7 +153,6 @@ def traffic(interval: float = INTERVAL) -> Workload:
         raise Invalid(f"traffic-incidents: the interval of incidents must be above 0 seconds, got {interval}")
     return Workload(
         name="traffic-incidents",
-        summary="the incidents of the last five minutes that caused a traffic jam",
         pipeline=pipeline,
         columns=("segment", "incident", "start", "end", "slices", "speed", "reports"),
         input=pa.schema(

@@ -43,7 +43,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 WORD_FREQUENCY = Workload(
     name="word-frequency",
-    summary="how often each word occurred in the last 30 seconds",
     pipeline=pipeline,
     columns=("word", "start", "end", "count"),
     input=pa.schema({"text": pa.string(), "time": TIME}),

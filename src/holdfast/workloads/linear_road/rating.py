@@ -127,7 +127,6 @@ class _Pace:
 
     def __init__(self, folder: Path, rate: int, load: Load) -> None:
         self._folder, self._rate, self._load = folder, rate, load
-        self._ends: dict[int, int] = {}
         self._rows = 0
         self._due: float | None = None
         self._reached = 0
