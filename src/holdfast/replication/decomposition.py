@@ -28,10 +28,9 @@ CROWDED = 4
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a structured sub-topology and its segments. ``exits`` are the operators at which segments end."""
+    """A part of a structured sub-topology and its segments."""
 
     operators: tuple[str, ...]
-    exits: tuple[str, ...]
     segments: tuple[Segment, ...]
 
     @cached_property
@@ -87,8 +86,8 @@ def _structured(topology: Topology, names: tuple[str, ...], wanted: Collection[s
     units = []
     for group in _connected(names, [stream for name in names for stream in kept[name]]):
         within = {(s.source, s.target) for name in group for s in kept[name]}
-        exits = tuple(name for name in group if name in queries or _leads_out(topology, name, wanted, within))
-        units.append(Unit(group, exits, _segments(topology, group, exits, kept)))
+        exits = [name for name in group if name in queries or _leads_out(topology, name, wanted, within)]
+        units.append(Unit(group, _segments(topology, group, exits, kept)))
     return SubTopology("structured", names, tuple(units), tuple(links))
 
 

@@ -40,11 +40,6 @@ class Trace:
     moved: Floats
     restored: int
 
-    @property
-    def spread(self) -> float:
-        """Largest over smallest checkpoint."""
-        return float(self.bytes.max() / self.bytes.min())
-
 
 def count_users(table: StateTable, users: NDArray[np.int64], groups: int, epoch: int) -> StateTable:
     """The next version of the counts: one change with the groups that occur."""
