@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Literal
@@ -32,15 +31,6 @@ class Unit:
 
     operators: tuple[str, ...]
     segments: tuple[Segment, ...]
-
-    @cached_property
-    def at(self) -> Mapping[int, tuple[int, ...]]:
-        """Which segments (places in ``segments``) contain a task."""
-        found: dict[int, list[int]] = {}
-        for number, segment in enumerate(self.segments):
-            for place in segment:
-                found.setdefault(place, []).append(number)
-        return {place: tuple(numbers) for place, numbers in found.items()}
 
 
 @dataclass(frozen=True)
