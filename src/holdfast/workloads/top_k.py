@@ -45,7 +45,7 @@ def _rows(rows: Rows, options: Options) -> pa.Table:
 
 
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
-    return pick_text(file, "page", options.column), pick_time(file, "time", options.rate)
+    return pick_text(file, "page", options.column), pick_time(file, options.rate)
 
 
 TOP_K = Workload(

@@ -38,7 +38,7 @@ def _rows(rows: Rows, options: Options) -> pa.Table:
 
 
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
-    return pick_text(file, "text", options.column), pick_time(file, "time", options.rate)
+    return pick_text(file, "text", options.column), pick_time(file, options.rate)
 
 
 WORD_FREQUENCY = Workload(
