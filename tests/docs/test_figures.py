@@ -1,4 +1,4 @@
-"""The tables of README, docs/performance.md and docs/queries.md say what the JSON of the benchmarks says, in docs/figures."""
+"""The tables of README and docs say what the JSON of the benchmarks says, in docs/figures."""
 
 from __future__ import annotations
 

@@ -35,8 +35,6 @@ def test_who_finds_the_pool_empty_waits_for_the_next_arrival() -> None:
     assert pool.returned(["c", "d"]) == ["c"]
     assert (pool.waiting, pool.idle, pool.coming) == (0, ("d",), 4)
     assert pool.request(91, 2) == ["d"]
-    pool.withdraw(1)
-    assert pool.waiting == 0
 
 
 def test_it_grows_with_the_requests_and_shrinks_when_they_stop() -> None:
@@ -151,5 +149,3 @@ def test_what_makes_no_sense_is_refused() -> None:
         pool.request(0, 0)
     with pytest.raises(Invalid, match="node a stands by already"):
         pool.returned(["a"])
-    with pytest.raises(Invalid, match="0 nodes are waited for, got 1 to withdraw"):
-        pool.withdraw(1)

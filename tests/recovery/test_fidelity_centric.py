@@ -216,7 +216,13 @@ def test_the_frontier_frees_every_task_after_its_upstream(case: tuple[Topology, 
     lost = {topology.index[task] for task in failed}
     frontier = Frontier(topology, lost)
     waiting = frontier.ready
-    edges = [(int(up), int(down)) for up, down in topology.edges]
+    at = topology.span
+    edges = [
+        (at[s.source].start + up, at[s.target].start + down)
+        for s in topology.streams
+        for down in range(topology.operator[s.target].parallelism)
+        for up in topology.senders(s, down)
+    ]
     order = []
     for place in waiting:
         assert all(up in order for up, down in edges if down == place and up in lost)

@@ -58,7 +58,6 @@ def test_the_floor_is_what_brute_force_finds_however_it_is_found(seeds: range) -
         for enumerated in (5000, 0):
             found = floor(topology, placement, nodes, survive, stale, enumerated=enumerated)
             assert found.exact, seed
-            assert found.gap == 0
             assert found.fidelity == pytest.approx(truth, abs=CLOSE), seed
             assert left(topology, placement, found.worst, stale) == pytest.approx(truth, abs=CLOSE), seed
             assert survive == "domain" or len(found.worst) == min(survive, len(nodes))

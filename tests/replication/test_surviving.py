@@ -138,7 +138,7 @@ def test_two_hundred_tasks_on_eight_nodes() -> None:
     assert found.floor.fidelity > 0.45 > worst_fit_of_the_old_plan(LARGE, 60, EIGHT, 2, homes)
     assert found == plan_surviving(LARGE, 60, EIGHT, 2)
     again = plan_surviving(LARGE, 60, EIGHT, 2, homes, keep=found.replicas)
-    assert len(again.moved) <= 3
+    assert sum(again.replicas.get(task) != name for task, name in found.replicas.items()) <= 3
     assert again.floor.fidelity >= found.floor.fidelity
 
 
@@ -149,7 +149,6 @@ def test_replicas_that_are_there_stay_when_the_budget_changes() -> None:
     assert plan_surviving(topology, 6, EIGHT[:4], 1, homes, keep=first.replicas).replicas == first.replicas
     more = plan_surviving(topology, 8, EIGHT[:4], 1, homes, keep=first.replicas)
     assert more.floor.fidelity >= first.floor.fidelity
-    assert set(more.moved) == {task for task, name in first.replicas.items() if more.replicas.get(task) != name}
     fewer = plan_surviving(topology, 4, EIGHT[:4], 1, homes, keep=first.replicas)
     assert fewer.cost <= 4
     gone = {task: name for task, name in first.replicas.items() if name != "n3"}

@@ -203,7 +203,7 @@ class TestQuery:
     def test_checkpoints_are_of_the_size_asked_for_and_vary(self) -> None:
         trace = run_query(611.0, 350.0, 1)
         assert trace.moved.mean() == pytest.approx(611.0)
-        assert 1.0 < trace.spread < 1.5 and trace.restored == len(trace.bytes) - 1
+        assert 1.0 < trace.bytes.max() / trace.bytes.min() < 1.5 and trace.restored == len(trace.bytes) - 1
         assert run_query(611.0, 350.0, 1).bytes.tolist() == trace.bytes.tolist()
 
 

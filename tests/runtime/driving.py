@@ -135,7 +135,7 @@ class Driver:
         return self.tell(RunDone(run.number, reports))
 
     def report(self, work: Work, status: Status = "committed") -> Report:
-        says = work.task in self.coordinator.output_tasks and work.lane in ("exact", "tentative")
+        says = work.task.operator in self.coordinator.outputs and work.lane in ("exact", "tentative")
         kind = "final" if work.lane == "exact" else "tentative"
         outputs = {e: StagedOutput(e, str(work.task), kind, "", 1, "", 1) for e in work.epochs} if says else {}  # type: ignore[arg-type]
         reached = work.last if status == "committed" else work.start

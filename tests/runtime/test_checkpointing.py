@@ -101,7 +101,7 @@ def test_one_that_succeeds_forgives_those_before_it() -> None:
 def test_one_that_nodes_took_along_is_called_off_and_does_not_count() -> None:
     parts = due(checkpoint_tries=1)
     take(parts)
-    assert heard(parts.checkpointing, Lost(frozenset({"b"})), parts) == [CancelCheckpoint(5)]
+    assert heard(parts.checkpointing, Lost(frozenset({"b"})), parts) == [CancelCheckpoint()]
     said = heard(parts.checkpointing, CheckpointBroken(5, "b is gone", (A, B)), parts)
     assert kinds(said) == ["checkpoint broken", "Unsound"] and parts.checkpointing.failures == 0
     assert only(Unsound, said).copies == {A: "a"}, "what b has now is another's"

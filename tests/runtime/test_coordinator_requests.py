@@ -68,7 +68,7 @@ def test_a_gap_ends_the_job() -> None:
     driver.join(0)
     driver.arrive(9)
     assert "epochs 6 to 8 would be lost" in driver.only(Halt).message
-    assert driver.coordinator.snapshot().halted and driver.arrive(6) == []
+    assert driver.coordinator.halted and driver.arrive(6) == []
 
 
 def test_a_journalled_epoch_whose_run_broke_is_run_from_the_journal() -> None:
@@ -90,11 +90,11 @@ def test_a_journalled_epoch_whose_run_broke_is_run_from_the_journal() -> None:
 def test_what_is_under_way_when_nodes_go_is_called_off() -> None:
     driver = two_nodes(checkpoint_every=100)
     driver.tell(CheckpointWanted())
-    wanted = driver.only(TakeCheckpoint)
+    driver.only(TakeCheckpoint)
     driver.arrive(5)
     run = driver.only(Run)
     driver.lose(1)
-    assert driver.only(CancelRun).number == run.number and driver.only(CancelCheckpoint).epoch == wanted.epoch
+    assert driver.only(CancelRun).number == run.number and driver.only(CancelCheckpoint)
     assert driver.look() == [], "the same look again"
 
 
@@ -200,7 +200,7 @@ def test_a_snapshot_says_where_things_stand() -> None:
     assert (now.head, now.journalled, now.checkpoint, now.pending) == (4, 4, -1, 5)
     assert now.nodes == ("node-0",) and now.down == (task("A/1"), task("B/1")) and not now.idle
     assert now.homes == {task("A/0"): "node-0", task("B/0"): "node-0"} and set(now.positions.values()) == {4}
-    assert now.tasks == {"S": 1, "A": 2, "B": 2} and now.checkpoint_needed and now.behind == 0 and now.caught_up
+    assert now.tasks == {"S": 1, "A": 2, "B": 2} and now.checkpoint_needed and now.behind == 0
     assert len(now.forks) == 1 and now.scaling is None and now.queued_scalings == 0
     driver.finish(driver.only(Run))
     assert (now.head, now.pending) == (4, 5), "it does not change with what it was taken of"

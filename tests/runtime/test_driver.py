@@ -28,7 +28,7 @@ from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.state import Damaged, Unusable, cursor, output
-from holdfast.state.entries import document
+from holdfast.state.entries import document, numbered_names
 from holdfast.state.names import task_folder
 from holdfast.state.output import STAGED, output_name, place, stage
 from holdfast.state.sums import Sums
@@ -380,7 +380,7 @@ def test_a_store_whose_checksums_are_empty_files_goes_on_and_damage_is_found(how
         for proof in proofs:
             files.put(f"{folder}/{epoch:012d}-{task_folder(task)}-{proof}", b"", True)
     files.delete_many([f"{folder}/{name}" for name in files.list(folder) if name.endswith(".json")])
-    for name in cursor.names(files):
+    for name in numbered_names(files, "cursor"):
         told = json.loads(files.read(name).to_pybytes())
         assert told.pop("upto") < 9
         plain = {key: told[key] for key in ("token", "number", "final", "tentative")}

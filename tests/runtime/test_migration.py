@@ -18,6 +18,7 @@ from holdfast.runtime.shape import Shape, grown, reshaped_pipeline, resized, rou
 from holdfast.runtime.worker.blocks import Block
 from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.state import Checkpoint, Damaged, Fenced, Routing, Store, Sync, TaskState, Writer, signature
+from holdfast.state.entries import numbered_names
 from holdfast.state.signature import Started
 from holdfast.topology import Task
 
@@ -291,7 +292,7 @@ def test_a_journal_that_nobody_put_a_name_to_is_taken_with_a_word(store: Store, 
 def test_a_damaged_signature_stops_only_those_who_need_it(store: Store, writer: Writer, tmp_path: Path) -> None:
     found = committed(store, writer, clicks(), ran(clicks(), batches(LAST + 1)))
     resume(store, writer, clicks(), LAST)
-    (name,) = signature.names(store.files)
+    (name,) = numbered_names(store.files, "signature")
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(Damaged, match=f"{name} is torn or was altered; it says which pipeline wrote the journal"):
         resume(store, writer, clicks(), LAST + 1)

@@ -8,6 +8,7 @@ import pytest
 from crashing import cut_everywhere
 
 from holdfast.state import Cursor, Damaged, Store, cursor
+from holdfast.state.entries import numbered_names
 from holdfast.state.files import LocalFiles, open_files
 from holdfast.state.verify import verify
 
@@ -44,7 +45,7 @@ def test_a_damaged_cursor_falls_back_to_the_one_before_and_both_are_named(tmp_pa
         for epoch in range(3):
             cursor.write(store.files, Cursor({"O/0": epoch}, {"O/1": 7}), writer.token, True)
     assert verify(store).whole
-    older, newest = cursor.names(store.files)
+    older, newest = numbered_names(store.files, "cursor")
     good = (tmp_path / newest).read_bytes()
     for data in (b"", good[:-30], (tmp_path / older).read_bytes()):
         (tmp_path / newest).write_bytes(data)
@@ -76,5 +77,5 @@ def test_a_cursor_cut_anywhere_is_the_old_one_or_the_new(tmp_path: Path) -> None
             seen.add(found.final["O/0"])
             cursor.write(LocalFiles(root), Cursor({"O/0": 9}, {}), 3, True)
             assert cursor.read(LocalFiles(root)) == Cursor({"O/0": 9}, {})
-            assert len(cursor.names(LocalFiles(root))) == 2
+            assert len(numbered_names(LocalFiles(root), "cursor")) == 2
     assert seen == {0, 1, 2, 3, 4}

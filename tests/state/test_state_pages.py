@@ -145,7 +145,6 @@ WHOLE: dict[str, Callable[[StateTable], Any]] = {
     "scan": lambda table: pa.Table.from_batches(table.scan(50)),
     "upto": lambda table: table.upto(ByTime("v", lambda rows: rows["v"].to_numpy()), 30),
     "slice": lambda table: table.slice(KeyRange(0, 1 << 31)).to_table(),
-    "compacted": lambda table: table.compacted().to_table(),
     "partition": lambda table: [part.to_table() for part in table.partition(KeyRange.even(3))],
 }
 

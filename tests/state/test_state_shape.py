@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.state import Damaged, Fenced, Store
 from holdfast.state import shapes as documents
+from holdfast.state.entries import numbered_names
 from holdfast.state.verify import verify
 
 
@@ -18,10 +19,10 @@ def test_the_newest_shape_counts_and_older_ones_go(tmp_path: Path) -> None:
         writer.commit_shape({"version": 1})
         writer.commit_shape({"version": 2})
     assert store.shape() == {"version": 2}
-    assert len(documents.names(store.files)) == 1
+    assert len(numbered_names(store.files, "shape")) == 1
     with store.writer("two") as writer:
         writer.commit_shape({"version": 3})
-    assert store.shape() == {"version": 3} and len(documents.names(store.files)) == 1
+    assert store.shape() == {"version": 3} and len(numbered_names(store.files, "shape")) == 1
     assert verify(store).whole
 
 
@@ -43,7 +44,7 @@ def test_a_damaged_shape_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.writer("one") as writer:
         writer.commit_shape({"version": 1})
-    (name,) = documents.names(store.files)
+    (name,) = numbered_names(store.files, "shape")
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(Damaged, match=f"{name} is torn or was altered"):

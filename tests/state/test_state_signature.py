@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.state import Damaged, signature
+from holdfast.state.entries import numbered_names
 from holdfast.state.files import LocalFiles
 from holdfast.state.signature import Started
 
@@ -20,7 +21,7 @@ def test_the_newest_signature_counts_and_older_ones_go(tmp_path: Path) -> None:
     assert signature.read(files) == ONE
     signature.write(files, TWO, 2, 1, False)
     assert signature.read(files) == TWO
-    assert signature.names(files) == ["signature/0000000002-0000000001.json"]
+    assert numbered_names(files, "signature") == ["signature/0000000002-0000000001.json"]
 
 
 def test_a_writer_that_was_superseded_changes_nothing(tmp_path: Path) -> None:

@@ -130,7 +130,6 @@ def test_the_order_of_rows_is_that_of_the_rows_alone() -> None:
         by_and_by = by_and_by.apply(upserts(part, part * 2), epoch)
     assert by_and_by == at_once
     assert by_and_by.to_table().equals(at_once.to_table())
-    assert by_and_by.compacted() == at_once
     scanned = list(by_and_by.scan(100))
     assert pa.Table.from_batches(scanned).equals(at_once.to_table())
     assert max(map(len, scanned)) < 400

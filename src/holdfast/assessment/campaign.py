@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from holdfast.assessment.engines import SIDE_BY_SIDE, Engine, SparkJobs, TrialHere, TrialProcesses
+from holdfast.assessment.engines import Engine, SparkJobs, TrialHere, TrialProcesses
 from holdfast.assessment.experiments import Design, Measured, Settings, design
 from holdfast.assessment.kills import Kill, KillJobs, at_epochs, kill_targets
 from holdfast.assessment.placement import behaves_as, injection_targets
@@ -55,7 +55,6 @@ def run_campaign(
     spark: Any = None,
     out: Path | None = None,
     report: Report | None = None,
-    together: int = SIDE_BY_SIDE,
     kill: Kill | None = None,
 ) -> Assessment:
     """Assess what ``make`` makes. With ``cores`` above 1 it must be importable by other processes (a partial will do).
@@ -81,7 +80,7 @@ def run_campaign(
         if kill is not None:
             chosen = KillJobs(_session(spark, stack), subject, plan, kill, recording.epoch_starts())
         elif engine == "spark":
-            chosen = SparkJobs(_session(spark, stack), subject, plan, together)
+            chosen = SparkJobs(_session(spark, stack), subject, plan)
         elif cores > 1:
             chosen = stack.enter_context(TrialProcesses(make, plan, cores))
         else:

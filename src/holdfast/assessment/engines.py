@@ -138,11 +138,11 @@ class SparkJobs:
 
     name = "spark"
 
-    def __init__(self, spark: Any, subject: Subject, plan: Design, together: int = SIDE_BY_SIDE) -> None:
+    def __init__(self, spark: Any, subject: Subject, plan: Design) -> None:
         if subject.stream is None:
             raise Invalid(f"{subject.name}: no stream for Spark is known; use the engine trial")
         self._spark, self._subject, self._plan = spark, subject, plan
-        self._units = max(1, together // len(plan.settings.outages))
+        self._units = max(1, SIDE_BY_SIDE // len(plan.settings.outages))
 
     def measure(self, units: Sequence[Unit]) -> Iterator[Measured]:
         for first in range(0, len(units), self._units):

@@ -153,7 +153,6 @@ class Unit:
     target: str
     offset: int
     repetition: int
-    start: float
     bursts: tuple[Burst, ...]
     rows: tuple[int, ...]
 
@@ -227,7 +226,7 @@ class Design:
             stop = float(at[first + number]) if first + number < len(at) else math.inf
             rows.append(min(number, len(at) - first))
             bursts.append(Burst(operators, start, max(stop, start), self.settings.fault))
-        return Unit(target, offset, repetition, start, tuple(bursts), tuple(rows))
+        return Unit(target, offset, repetition, tuple(bursts), tuple(rows))
 
     def lost(self, target: str, seconds: float) -> int:
         """How many rows an outage costs: by the operator's rate, and no longer than a failover if it has replicas."""

@@ -22,7 +22,6 @@ from holdfast.resilience import (
     Limits,
     PipelineAdvice,
     Prices,
-    Scenario,
     Sweep,
     advise_scenario,
     split_budget,
@@ -110,7 +109,7 @@ def advise(
     name, ends = _range(vary)
     found = sweep(described.scenario, name, ends, points=points, prices=prices, limits=limits)
     if plot is not None:
-        write_charts(charts(found, described.scenario), plot)
+        write_charts(charts(found), plot)
     content = _sweep_content(found) | {"derived": described.derived, "assumed": described.assumed}
     answer(content, form, lambda console: _read_sweep(console, found, plot))
 
@@ -230,7 +229,7 @@ def _read_sweep(console: Console, found: Sweep, plot: Path | None) -> None:
         console.print(f"curves in {plot}", highlight=False, markup=False)
 
 
-def charts(found: Sweep, scenario: Scenario) -> list[Chart]:
+def charts(found: Sweep) -> list[Chart]:
     """Cost and reservation over the swept parameter, with the crossovers marked. The SLA is drawn in nines."""
     nines = found.parameter == "sla"
     scaled = found.parameter in ("window", "checkpoint", "mtbf")

@@ -52,7 +52,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 SHOP = Workload(
     name="shop",
-    summary="the ten most visited pages of a shop, and visits by country",
     pipeline=pipeline,
     columns=("page", "visits"),
     input=pa.schema({"page": pa.string(), "country": pa.string()}),

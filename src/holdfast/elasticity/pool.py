@@ -72,12 +72,6 @@ class Pool:
         self.waiting += n
         return self._hand_over()
 
-    def withdraw(self, n: int) -> None:
-        """So many of the nodes waited for are not needed any more."""
-        if not 0 <= n <= self.waiting:
-            raise Invalid(f"pool: {self.waiting} nodes are waited for, got {n} to withdraw")
-        self.waiting -= n
-
     def ordered(self, now: float, n: int = 1) -> None:
         """So many were asked of the provider."""
         self._ordered.extend([now] * n)

@@ -32,13 +32,13 @@ from holdfast.operators.columns import (
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
 from holdfast.operators.distinct import distinct
-from holdfast.operators.grouped import Emit
+from holdfast.operators.grouped import ROWS, Emit
 from holdfast.operators.timers import Due, micros_of
 from holdfast.state import StateSchema
 
 OPEN, STARTS = "open", "starts"
 """The table that says which sessions a key has: the starts by which they are found."""
-ROWS, NUMBER, EVERYTHING = "rows.sent", "session.number", "all.rows"
+NUMBER, EVERYTHING = "session.number", "all.rows"
 STEP = "10 seconds"
 """How far ahead what closes is listed, where the gap is not known; else a quarter of the gap."""
 

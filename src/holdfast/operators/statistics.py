@@ -33,10 +33,9 @@ def stddev(column: str, type: Type = "float64", *, population: bool = False) -> 
     return _spread("stddev", column, type, population)
 
 
-def moments(column: str, order: int, type: Type = "float64") -> Aggregation:
+def moments(column: str, order: int) -> Aggregation:
     """The count, the mean and the sums of powers of distances from it, up to ``order``: a struct n, avg, m2, m3, m4."""
-    fold = Moments(order)
-    kind = _numbers(type, f"moments of {column}")
+    kind, fold = pa.float64(), Moments(order)
     return Aggregation("moments", (column,), (kind,), fold.type, (Part("", fold.type, fold),), given=(str(order),))
 
 

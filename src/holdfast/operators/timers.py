@@ -32,6 +32,7 @@ from holdfast.state.index import ByTime
 
 TIME = "time"
 LAST = 2**62
+"""A time after all others, in microseconds: what a source says when it has ended."""
 
 
 class Due:

@@ -18,11 +18,10 @@ from holdfast.errors import Invalid
 from holdfast.operators.columns import microseconds
 from holdfast.operators.contract import State
 from holdfast.operators.pipeline import Input, Pipeline, Step
+from holdfast.operators.timers import LAST
 from holdfast.state import Routing, TaskState, hash_keys
 from holdfast.topology import Stream, Task
 
-LAST = 2**62
-"""A time after all others, in microseconds: what a source says when it has ended."""
 Batches: TypeAlias = pa.Table | Mapping[str, pa.Table]
 
 

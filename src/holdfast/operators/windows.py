@@ -32,13 +32,13 @@ from holdfast.operators.columns import (
 )
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.description import ANSWERS, Description
+from holdfast.operators.grouped import ROWS
 from holdfast.operators.timers import by_time
+from holdfast.operators.top_k import RANK
 from holdfast.state import StateSchema
 
 START, END = "start", "end"
 BY_START = by_time(START)
-ROWS = "rows.sent"
-RANK = "rank"
 Answers = Literal["append", "update"]
 """When a window is told: once, when it closes; or in every epoch that changed it."""
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType
 
 from holdfast import operators as op
 from holdfast.operators import Aggregation, Operator
@@ -37,10 +36,6 @@ class Key:
     value: Value
     time: str | None
     spans: int | None
-
-    @property
-    def type(self) -> DataType:
-        return self.value.shape.type
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -16,19 +16,16 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.durable import taken
-from holdfast.runtime.driver.ports import Retry
+from holdfast.runtime.driver.publishing import BACKLOG, TRIES
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.state import Writer, cursor, output
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
 from holdfast.state.sums import Sums
 
-TRIES = Retry(limit=6, first=0.1, most=5.0)
 KEPT = 200
 """So many outputs that were taken may lie about before they are cleared away."""
 LOOK_EVERY = 0.5
-BACKLOG = 16
-"""So many epochs may wait for the receiver before the stream waits for it too."""
 
 
 class NotTaken(HoldfastError):

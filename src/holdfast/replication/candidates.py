@@ -14,13 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from holdfast.replication.completion import Completion, Routes
+from holdfast.replication.completion import TIE, Completion, Routes
 from holdfast.replication.decomposition import Segment, SubTopology, decompose
 from holdfast.replication.problem import Bools, Floats, Problem
 from holdfast.topology import Stream, Topology
-
-TIE = 0.01
-"""Of equally cheap ways the one through which more of the answer passes, as a share of a task's mean cost."""
 
 
 @dataclass(frozen=True, slots=True)

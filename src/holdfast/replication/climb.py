@@ -29,7 +29,6 @@ class Climb:
     def __init__(self, exposure: Exposure, limit: float) -> None:
         self.exposure, self.limit = exposure, limit
         at_risk = exposure.placed & exposure.allowed.any(axis=1)
-        self._at_risk = at_risk
         costs = exposure.costs[at_risk]
         count = int(at_risk.sum())
         self._few = count <= FEW_TASKS

@@ -14,6 +14,8 @@ from holdfast.topology import Stream, Task, Topology
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+TIE = 0.01
+"""Of equally cheap trees the one through which more of the answer passes, as a share of a task's mean cost."""
 
 
 def cheapest_tree(topology: Topology) -> tuple[Task, ...]:

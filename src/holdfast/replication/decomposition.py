@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Literal
@@ -28,20 +27,10 @@ CROWDED = 4
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a structured sub-topology and its segments. ``exits`` are the operators at which segments end."""
+    """A part of a structured sub-topology and its segments."""
 
     operators: tuple[str, ...]
-    exits: tuple[str, ...]
     segments: tuple[Segment, ...]
-
-    @cached_property
-    def at(self) -> Mapping[int, tuple[int, ...]]:
-        """Which segments (places in ``segments``) contain a task."""
-        found: dict[int, list[int]] = {}
-        for number, segment in enumerate(self.segments):
-            for place in segment:
-                found.setdefault(place, []).append(number)
-        return {place: tuple(numbers) for place, numbers in found.items()}
 
 
 @dataclass(frozen=True)
@@ -87,8 +76,8 @@ def _structured(topology: Topology, names: tuple[str, ...], wanted: Collection[s
     units = []
     for group in _connected(names, [stream for name in names for stream in kept[name]]):
         within = {(s.source, s.target) for name in group for s in kept[name]}
-        exits = tuple(name for name in group if name in queries or _leads_out(topology, name, wanted, within))
-        units.append(Unit(group, exits, _segments(topology, group, exits, kept)))
+        exits = [name for name in group if name in queries or _leads_out(topology, name, wanted, within)]
+        units.append(Unit(group, _segments(topology, group, exits, kept)))
     return SubTopology("structured", names, tuple(units), tuple(links))
 
 

@@ -31,9 +31,7 @@ class Exposure:
     ``merit``: what each task's lone loss would take.
     """
 
-    def __init__(
-        self, topology: Topology, nodes: Sequence[Node], home: Ints, hit: Bools, stale: Floats, ceiling: float
-    ) -> None:
+    def __init__(self, topology: Topology, nodes: Sequence[Node], home: Ints, hit: Bools, stale: Floats) -> None:
         self.topology, self.home, self.hit, self.stale = topology, home, hit, stale
         self.costs = topology.costs
         self.placed = home >= 0
@@ -41,7 +39,7 @@ class Exposure:
         self.saves = ~np.concatenate([hit, np.ones((1, hit.shape[1]), np.bool_)])  # the last row: no replica saves
         self.allowed = _allowed(nodes, home)
         carried = np.bincount(home[self.placed], self.costs[self.placed], len(nodes))
-        room = np.array([node.capacity * ceiling - node.load for node in nodes]) - carried
+        room = np.array([node.capacity - node.load for node in nodes]) - carried
         self.room = np.array([max(each, 0.0) + slack(each) for each in room])
         self.carried = carried + np.array([node.load for node in nodes])
         self._flow = Flow(topology)

@@ -50,10 +50,6 @@ class Floor:
     def exact(self) -> bool:
         return self.bound >= self.fidelity
 
-    @property
-    def gap(self) -> float:
-        return max(self.fidelity - self.bound, 0.0)
-
 
 def floor(
     topology: Topology,

@@ -27,7 +27,6 @@ class Ladder:
     """Rungs at equal distances of cost. With equal costs and few tasks there is one for every number of tasks."""
 
     def __init__(self, problem: Problem, rungs: int) -> None:
-        self._problem = problem
         self._costs = problem.topology.costs
         self.total = float(self._costs[problem.at_risk].sum())
         self.width = self.total / rungs if self.total > 0 else 1.0

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.replication.completion import Completion, Routes
+from holdfast.replication.completion import TIE, Completion, Routes
 from holdfast.replication.exposure import NOWHERE, Bools, Exposure, Floats, Ints, standing_of, weights_of
 
 GAIN = 1e-9
-TIE = 0.01
-"""Of equally cheap trees the one through which more of the answer passes, as a share of a task's mean cost."""
-
 LOOKED_AT = 48
 """So many tasks are compared on every node."""
 

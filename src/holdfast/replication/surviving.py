@@ -43,10 +43,7 @@ WORTH_MOVING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SurvivingPlan:
-    """``replicas``: the node of each task's replica. ``placement``: the nodes of each task's copies, primary first.
-
-    ``moved``: replicas that were there before and live elsewhere, or no longer.
-    """
+    """``replicas``: the node of each task's replica. ``placement``: the nodes of each task's copies, primary first."""
 
     budget: float
     cost: float
@@ -54,7 +51,6 @@ class SurvivingPlan:
     replicas: Mapping[Task, str]
     placement: Mapping[Task, tuple[str, ...]]
     floor: Floor
-    moved: tuple[Task, ...] = ()
 
 
 def plan_surviving(
@@ -66,7 +62,6 @@ def plan_surviving(
     *,
     stale: ArrayLike = 1.0,
     keep: Mapping[Task, str] | None = None,
-    ceiling: float = 1.0,
 ) -> SurvivingPlan:
     """Which tasks to replicate within this budget and on which nodes, so that the floor is high. Not proven optimal.
 
@@ -82,14 +77,14 @@ def plan_surviving(
         raise Invalid("nodes: at least one is needed, got none")
     if survive != "domain":
         checked_survive(survive)
-    homes = dict(primaries) if primaries is not None else _worst_fit(topology, live, ceiling)
-    planning = _Planning(topology, float(budget), live, survive, homes, checked_stale(topology, stale), ceiling)
+    homes = dict(primaries) if primaries is not None else _worst_fit(topology, live)
+    planning = _Planning(topology, float(budget), live, survive, homes, checked_stale(topology, stale))
     return planning.plan(keep or {})
 
 
-def _worst_fit(topology: Topology, nodes: Sequence[Node], ceiling: float) -> dict[Task, str]:
+def _worst_fit(topology: Topology, nodes: Sequence[Node]) -> dict[Task, str]:
     tasks = [task for task in topology.tasks if topology.inputs_of(task.operator)]
-    placed = place(topology, tasks, nodes, ceiling)
+    placed = place(topology, tasks, nodes, ceiling=1.0)
     if placed.unplaced:
         raise Infeasible(f"nodes: no room for {len(placed.unplaced)} of {len(tasks)} tasks, first {placed.unplaced[0]}")
     return dict(placed.nodes)
@@ -106,10 +101,9 @@ class _Planning:
         survive: Survive,
         homes: Mapping[Task, str],
         stale: Floats,
-        ceiling: float,
     ) -> None:
         self.topology, self.budget, self.nodes, self.survive, self.homes = topology, budget, nodes, survive, homes
-        self.stale, self.ceiling = stale, ceiling
+        self.stale = stale
         self.limit = budget + 1e-9 * max(1.0, budget)
         self.home = self._placing(homes, "primary")
 
@@ -130,8 +124,8 @@ class _Planning:
         sets, complete = self._losses()
         best: SurvivingPlan | None = None
         for _ in range(ROUNDS):
-            exposure = Exposure(self.topology, self.nodes, self.home, sets.T, self.stale, self.ceiling)
-            found = self._told(self._searched(exposure, kept), keep)
+            exposure = Exposure(self.topology, self.nodes, self.home, sets.T, self.stale)
+            found = self._told(self._searched(exposure, kept))
             if best is None or found.floor.bound > best.floor.bound + GAIN:
                 best = found
             if complete or not len(more := _unknown(self._around(found), sets)):
@@ -166,7 +160,7 @@ class _Planning:
         left = standings.values(standings.failed(around))
         return around[np.argsort(left, kind="stable")[:ADDED]]
 
-    def _told(self, placing: Ints, keep: Mapping[Task, str]) -> SurvivingPlan:
+    def _told(self, placing: Ints) -> SurvivingPlan:
         names = [node.name for node in self.nodes]
         tasks = zip(self.topology.tasks, placing.tolist(), strict=True)
         replicas = {task: names[node] for task, node in tasks if node >= 0}
@@ -177,8 +171,7 @@ class _Planning:
         }
         least = floor(self.topology, placement, self.nodes, self.survive, self.stale)
         cost = round(float(self.topology.costs[placing >= 0].sum()), 9)
-        moved = tuple(task for task, name in keep.items() if replicas.get(task) != name)
-        return SurvivingPlan(self.budget, cost, self.survive, replicas, placement, least, moved)
+        return SurvivingPlan(self.budget, cost, self.survive, replicas, placement, least)
 
     def _searched(self, exposure: Exposure, kept: Ints) -> Ints:
         """The best placing found; what is there already wins unless another is worth its moves."""

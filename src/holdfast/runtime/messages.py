@@ -135,9 +135,7 @@ class TakeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CancelCheckpoint:
-    """Nodes were lost: end this checkpoint soon. It is answered all the same."""
-
-    epoch: int
+    """Nodes were lost: end the checkpoint under way soon. It is answered all the same."""
 
 
 @dataclass(frozen=True, slots=True)

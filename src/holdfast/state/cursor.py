@@ -1,7 +1,6 @@
 """Which outputs the sink has been given: for each task the newest epoch, final and tentative apart.
 
 Two documents are kept: if the newest is damaged the one before counts, and the sink is given some outputs again.
-A document's name has its writer's token first, so what a superseded writer puts in place later is not the newest.
 Plain queries have documents of their own here (``PLAIN``), one for each writer.
 """
 
@@ -11,14 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.state.entries import Damaged, document, read_document
+from holdfast.state.entries import Damaged, document, numbered, numbered_names, read_numbered
 from holdfast.state.files import Files
 from holdfast.state.output import Kind
 
 FOLDER = "cursor"
 KEPT = 2
 PLAIN = ("batches", "idle")
-_NAME = re.compile(r"(\d{10})-(\d{10})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +51,6 @@ class Cursor:
         return self.final if kind == "final" else self.tentative
 
 
-def names(files: Files) -> list[str]:
-    """The documents there are, oldest first."""
-    return sorted(f"{FOLDER}/{name}" for name in files.list(FOLDER) if _NAME.fullmatch(name))
-
-
 def of_writers(files: Files, kind: str) -> list[tuple[int, str]]:
     """The documents of a kind that each writer has one of, by its token, oldest first; 0: from before they had any."""
     pattern = re.compile(rf"{kind}(?:-(\d{{10}}))?\.json")
@@ -68,11 +61,9 @@ def of_writers(files: Files, kind: str) -> list[tuple[int, str]]:
 def read(files: Files) -> Cursor | None:
     """The newest cursor that is whole; None if there never was a sink. Damaged if there are some and none is whole."""
     problems: list[str] = []
-    for name in reversed(names(files)):
+    for name in reversed(numbered_names(files, FOLDER)):
         try:
-            body = read_document(files, "cursor", name)
-            if name != _name(body["token"], body["number"]):
-                raise Damaged(f"{name} is of writer {body['token']}: files were swapped")
+            body = read_numbered(files, FOLDER, name)
             return Cursor(body["final"], body["tentative"], body.get("upto", -1))
         except Damaged as error:
             problems.append(str(error))
@@ -86,22 +77,15 @@ def write(files: Files, cursor: Cursor, token: int, sync: bool, there: list[str]
 
     ``there``: what the call before this one returned; without it they are listed.
     """
-    there = names(files) if there is None else there
-    mine = [name for name in there if name.startswith(_name(token, 0)[: len(FOLDER) + 11])]
-    number = _number(mine[-1]) + 1 if mine else 1
+    there = numbered_names(files, FOLDER) if there is None else there
+    mine = [name for name in there if name.startswith(numbered(FOLDER, token, 0)[: len(FOLDER) + 11])]
+    number = int(mine[-1][-15:-5]) + 1 if mine else 1
+    name = numbered(FOLDER, token, number)
     given = {"final": dict(cursor.final), "tentative": dict(cursor.tentative), "upto": cursor.upto}
-    files.put(_name(token, number), document("cursor", {"token": token, "number": number, **given}), sync)
+    files.put(name, document(FOLDER, {"token": token, "number": number, **given}), sync)
     # Documents of newer writers are none of ours.
-    older = [name for name in there if name < _name(token, number)]
+    older = [each for each in there if each < name]
     gone = older[: max(len(older) + 1 - KEPT, 0)]
     if gone:
         files.delete_many(gone)
-    return sorted({*there, _name(token, number)} - {*gone})
-
-
-def _name(token: int, number: int) -> str:
-    return f"{FOLDER}/{token:010d}-{number:010d}.json"
-
-
-def _number(name: str) -> int:
-    return int(name[-15:-5])
+    return sorted({*there, name} - {*gone})

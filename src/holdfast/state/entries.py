@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,6 +25,7 @@ HEADER = "holdfast-store.json"
 SPARK_LOG = "spark-log.json"
 """Which streaming query the store is of."""
 _CHECKSUM = b', "checksum": "'
+_NUMBERED = re.compile(r"\d{10}-\d{10}\.json")
 
 
 class Damaged(Unrecoverable):
@@ -104,6 +106,24 @@ def document(kind: str, content: Mapping[str, Any]) -> bytes:
 def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
     """The document of that name, or Damaged."""
     return parse_document(files.url, kind, name, read_bytes(files, name))
+
+
+def numbered(kind: str, token: int, number: int) -> str:
+    """The name of a document of which the newest counts; what a superseded writer puts in place later is not it."""
+    return f"{kind}/{token:010d}-{number:010d}.json"
+
+
+def numbered_names(files: Files, kind: str) -> list[str]:
+    """The documents of this kind that there are, oldest first."""
+    return sorted(f"{kind}/{name}" for name in files.list(kind) if _NUMBERED.fullmatch(name))
+
+
+def read_numbered(files: Files, kind: str, name: str) -> dict[str, Any]:
+    """The document of that name, or Damaged, also if it is another's."""
+    body = read_document(files, kind, name)
+    if name != numbered(kind, body["token"], body["number"]):
+        raise Damaged(f"{name} is of writer {body['token']}: files were swapped")
+    return body
 
 
 def read_bytes(files: Files, name: str) -> bytes:

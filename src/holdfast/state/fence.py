@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -227,7 +226,3 @@ def _process(pid: int) -> str:
     except OSError:
         pass
     return f"{pid}@"
-
-
-def wall_clock() -> float:
-    return time.time()

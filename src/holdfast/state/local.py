@@ -75,9 +75,8 @@ class _Step:
 class LocalState:
     """Task states of one node. Several processes may use one folder at once."""
 
-    def __init__(self, files: Files | str | os.PathLike[str], sync: bool = False) -> None:
+    def __init__(self, files: Files | str | os.PathLike[str]) -> None:
         self.files: Files = LocalFiles(Path(files)) if isinstance(files, str | os.PathLike) else files
-        self._sync = sync
 
     def save(
         self,
@@ -237,11 +236,6 @@ class LocalState:
             runs[part.epoch] = max(part.run, runs.get(part.epoch, part.run))
         return runs
 
-    def nbytes(self, task: str | None = None) -> int:
-        """Bytes on disk, of one task or of all."""
-        tasks = self.tasks() if task is None else [task]
-        return sum(self._size(step) for one in tasks for step in self._steps(one))
-
     def _size(self, step: _Step) -> int:
         total = 0
         for part in step.parts:
@@ -306,7 +300,7 @@ class LocalState:
 
     def _put(self, task: str, about: str, table: str, data: pa.Buffer) -> None:
         name = f"{about}.{zlib.crc32(data):08x}.{table_label(table)}.arrow"
-        self.files.put(f"{task_folder(task)}/{name}", data, self._sync)
+        self.files.put(f"{task_folder(task)}/{name}", data, False)
 
     def _parts(self, task: str) -> list[_Part]:
         """What there is of a task, by name alone."""

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -46,15 +46,11 @@ class StagedOutput:
     bytes: int
     checksum: str
     rows: int
-    fidelity: float = 1.0
 
     @property
     def target(self) -> str:
         """The name under which everybody will read it."""
         return output_name(self.kind, self.epoch, self.task)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StagedOutput:
@@ -93,11 +89,11 @@ def stage(
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns, names=[*own, *table.schema.names]), sink)
     data = sink.getvalue()
-    proof, exact = checksum(data), 1.0 if kind == "final" else fidelity
+    proof = checksum(data)
     # Its content is in its name, so that nobody who was given up and writes late puts other bytes in its place.
     path = f"{STAGED}/{label}-{kind}-{proof}-{name}"
     files.put(path, data, "data" if sync else False)
-    return StagedOutput(epoch, str(task), kind, path, data.size, proof, len(table), exact)
+    return StagedOutput(epoch, str(task), kind, path, data.size, proof, len(table))
 
 
 def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool]:

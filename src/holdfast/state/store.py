@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ class Store:
         self,
         files: Files | str | os.PathLike[str],
         sync: Sync | None = None,
-        clock: Callable[[], float] = fence.wall_clock,
+        clock: Callable[[], float] = time.time,
         identity: Identity | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:

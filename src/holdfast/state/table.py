@@ -188,12 +188,6 @@ class StateTable:
             total = overlay(total, run.loaded())
         return total.without_tombstones()
 
-    def compacted(self) -> StateTable:
-        """The same version as a single run: fewer places to look in, and no tombstones."""
-        flat = self.flat()
-        runs = self._spilled((flat,) if len(flat) else ())
-        return StateTable(self.schema, self.epoch, runs, self.rows, self.spilling)
-
     def scan(self, batch_rows: int = 65_536) -> Iterator[pa.RecordBatch]:
         """All rows in the order of ``to_table``, about ``batch_rows`` at a time; memory follows the batch."""
         if batch_rows < 1:

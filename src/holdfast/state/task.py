@@ -56,10 +56,6 @@ class TaskState:
         """Raise what came in between as something of it was asked for, though nobody may have said so."""
         raise_first(table.tell for table in self.tables.values())
 
-    @property
-    def schemas(self) -> dict[str, StateSchema]:
-        return {name: table.schema for name, table in self.tables.items()}
-
     def apply(self, changes: Mapping[str, Change], epoch: int) -> TaskState:
         """The next version: tables that ``changes`` does not name stay as they are; one it names first is created."""
         tables = {}

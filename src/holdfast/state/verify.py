@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import cursor, fence, journal, output, shapes, signature, sums
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, read_document
+from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, numbered_names, read_document
 from holdfast.state.files import Files, exists
 from holdfast.state.store import Store
 
@@ -73,11 +73,10 @@ def verify(
         if epoch not in commits:
             path = f"{journal.COMMITS}/{epoch:012d}-*.json"
             seen.found(path, f"{path} is missing: replay needs it, and later epochs are there")
-    for name in shapes.names(store.files)[-1:]:
-        seen.document("shape", name)
-    for name in signature.names(store.files)[-1:]:
-        seen.document("signature", name)
-    for name in cursor.names(store.files):
+    for kind in (shapes.KIND, signature.KIND):
+        for name in numbered_names(store.files, kind)[-1:]:
+            seen.document(kind, name)
+    for name in numbered_names(store.files, cursor.FOLDER):
         body = seen.document("cursor", name)
         if body is not None and f"{body.get('token'):010d}-{body.get('number'):010d}.json" != name.rpartition("/")[2]:
             seen.found(name, f"{name} is of writer {body.get('token')}: files were swapped")

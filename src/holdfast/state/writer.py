@@ -35,7 +35,6 @@ class Writer:
         if lease <= 0 or keep < 1 or fold_at < 0:
             raise Invalid(f"writer: lease > 0, keep >= 1 and fold_at >= 0 are needed, got {lease}, {keep}, {fold_at}")
         self.store = store
-        self.owner = owner
         self._files = store.files
         self._keep = keep
         self.lease = lease

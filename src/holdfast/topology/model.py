@@ -259,12 +259,6 @@ class Topology:
     def costs(self) -> NDArray[np.float64]:
         return np.array([cost for operator in self.operators for cost in operator.costs])
 
-    @cached_property
-    def edges(self) -> NDArray[np.int64]:
-        """Every (upstream, downstream) pair of task indices, shape [n, 2], in the order of ``streams``."""
-        pairs = [_edges(s, self.span[s.source], self.span[s.target]) for s in self.streams]
-        return np.concatenate(pairs) if pairs else np.empty((0, 2), np.int64)
-
     def senders(self, stream: Stream, receiver: int) -> range:
         """Indices of the upstream tasks that feed downstream task ``receiver`` of this stream."""
         n1, n2 = self.operator[stream.source].parallelism, self.operator[stream.target].parallelism
@@ -350,22 +344,6 @@ def _grouped(
     for stream in streams:
         groups[key(stream)].append(stream)
     return {name: tuple(members) for name, members in groups.items()}
-
-
-def _edges(stream: Stream, upstream: slice, downstream: slice) -> NDArray[np.int64]:
-    up = np.arange(upstream.start, upstream.stop)
-    down = np.arange(downstream.start, downstream.stop)
-    n1, n2 = len(up), len(down)
-    match stream.partitioning:
-        case "one-to-one":
-            pairs = up, down
-        case "merge":
-            pairs = up, down[np.arange(n1) * n2 // n1]
-        case "split":
-            pairs = up[np.arange(n2) * n1 // n2], down
-        case "full":
-            pairs = np.repeat(up, n2), np.tile(down, n1)
-    return np.stack(pairs, axis=1).astype(np.int64)
 
 
 def _some(names: Iterable[str]) -> str:

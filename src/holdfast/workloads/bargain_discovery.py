@@ -259,7 +259,7 @@ def _micros(rows: Rows) -> Rows:
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
     return (
         pick_integer(file, "key"),
-        pick_time(file, "time", options.rate),
+        pick_time(file, options.rate),
         pick_text(file, "kind", "kind"),
         pick_text(file, "symbol", "symbol"),
         pick_number(file, "price"),
@@ -269,7 +269,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 BARGAIN_DISCOVERY = Workload(
     name="bargain-discovery",
-    summary="quotes that ask less than the average of the symbol's five latest trades",
     pipeline=pipeline,
     columns=tuple(BARGAINS.names),
     input=MARKET,

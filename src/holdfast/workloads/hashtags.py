@@ -46,7 +46,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 HASHTAGS = Workload(
     name="hashtags",
-    summary="the running count of each hashtag",
     pipeline=pipeline,
     columns=("key", "count"),
     input=pa.schema({"hashtags": pa.list_(pa.string())}),

@@ -67,14 +67,14 @@ def pick_number(file: InputFile, name: str) -> Pick:
     return Pick(name, "number", name)
 
 
-def pick_time(file: InputFile, name: str, rate: int) -> Pick:
-    """The column ``name`` if the file has one (a timestamp or seconds since 1970), else time by row number."""
-    if name not in file.schema.names:
-        return Pick(name, "row-time", rate=rate)
-    kind = file.schema.field(name).type
+def pick_time(file: InputFile, rate: int) -> Pick:
+    """The column ``time`` if the file has one (a timestamp or seconds since 1970), else time by row number."""
+    if "time" not in file.schema.names:
+        return Pick("time", "row-time", rate=rate)
+    kind = file.schema.field("time").type
     if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise Invalid(f"{file.path}: column {name!r} must be a timestamp or seconds since 1970, found {kind}")
-    return Pick(name, "time", name)
+        raise Invalid(f"{file.path}: column 'time' must be a timestamp or seconds since 1970, found {kind}")
+    return Pick("time", "time", "time")
 
 
 def read_picked(file: InputFile, picks: Sequence[Pick], start: int, stop: int) -> pa.Table:

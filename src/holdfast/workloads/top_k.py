@@ -45,12 +45,11 @@ def _rows(rows: Rows, options: Options) -> pa.Table:
 
 
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
-    return pick_text(file, "page", options.column), pick_time(file, "time", options.rate)
+    return pick_text(file, "page", options.column), pick_time(file, options.rate)
 
 
 TOP_K = Workload(
     name="top-k",
-    summary="the 100 most visited pages of the last minute, by hierarchical aggregation",
     pipeline=pipeline,
     columns=("page", "start", "end", "rank", "visits"),
     input=pa.schema({"page": pa.string(), "time": TIME}),

@@ -144,7 +144,7 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
             f"--column: traffic-incidents reads the columns kind, segment, speed and incident, got {options.column!r}"
         )
     numbers = (pick_integer(file, name) for name in ("segment", "speed", "incident"))
-    return pick_text(file, "kind", "kind"), *numbers, pick_time(file, "time", options.rate)
+    return pick_text(file, "kind", "kind"), *numbers, pick_time(file, options.rate)
 
 
 def traffic(interval: float = INTERVAL) -> Workload:
@@ -153,7 +153,6 @@ def traffic(interval: float = INTERVAL) -> Workload:
         raise Invalid(f"traffic-incidents: the interval of incidents must be above 0 seconds, got {interval}")
     return Workload(
         name="traffic-incidents",
-        summary="the incidents of the last five minutes that caused a traffic jam",
         pipeline=pipeline,
         columns=("segment", "incident", "start", "end", "slices", "speed", "reports"),
         input=pa.schema(

@@ -39,7 +39,6 @@ def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
 
 WORD_COUNT = Workload(
     name="word-count",
-    summary="the running count of each word",
     pipeline=pipeline,
     columns=("key", "count"),
     input=pa.schema({"text": pa.string()}),

@@ -38,12 +38,11 @@ def _rows(rows: Rows, options: Options) -> pa.Table:
 
 
 def _picks(file: InputFile, options: Options) -> tuple[Pick, ...]:
-    return pick_text(file, "text", options.column), pick_time(file, "time", options.rate)
+    return pick_text(file, "text", options.column), pick_time(file, options.rate)
 
 
 WORD_FREQUENCY = Workload(
     name="word-frequency",
-    summary="how often each word occurred in the last 30 seconds",
     pipeline=pipeline,
     columns=("word", "start", "end", "count"),
     input=pa.schema({"text": pa.string(), "time": TIME}),

@@ -71,7 +71,6 @@ class Workload:
     """
 
     name: str
-    summary: str
     pipeline: Callable[..., Pipeline]
     columns: tuple[str, ...]
     input: pa.Schema

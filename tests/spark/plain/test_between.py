@@ -20,7 +20,7 @@ from holdfast.queries import NotCovered
 from holdfast.queries.aggregates import Groups
 from holdfast.queries.between import Between, between
 from holdfast.queries.expressions.compiling import Compiler
-from holdfast.queries.expressions.evaluation import Evaluation, evaluate
+from holdfast.queries.expressions.evaluation import Evaluation
 from holdfast.queries.expressions.values import Expression, Struct
 from holdfast.queries.plans import Plans, items, kind, type_of
 
@@ -154,10 +154,11 @@ def test_errors_are_those_of_rows_that_are_asked_for(spark: SparkSession) -> Non
             "a in (a, a div 0)",
         ]
         for text, expression in zip(good, compiled(frame, *good), strict=True):
-            assert shown(evaluate(expression, table)) == shown(frame.selectExpr(text).toArrow().column(0)), text
+            there = frame.selectExpr(text).toArrow().column(0)
+            assert shown(Evaluation(table).column(expression)) == shown(there), text
         for text, reason in {"a div b": "division by zero in 1 of 4 rows", "a + b": "overflow in 1 of 4 rows"}.items():
             with pytest.raises(HoldfastError, match=reason):
-                evaluate(compiled(frame, text)[0], table)
+                Evaluation(table).column(compiled(frame, text)[0])
 
 
 UPPER = {

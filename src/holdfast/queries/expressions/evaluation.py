@@ -52,8 +52,3 @@ def _repeated(constant: Constant, rows: int) -> pa.Array:
     floating = pa.types.is_floating(constant.type)
     value = float.fromhex(str(constant.value)) if floating else constant.value
     return pa.repeat(pa.scalar(value, constant.type), rows)
-
-
-def evaluate(expression: Expression, table: pa.Table) -> pa.ChunkedArray:
-    """One expression over a table, as Spark would: HoldfastError where it would raise one of its ANSI errors."""
-    return pa.chunked_array([Evaluation(table).column(expression)], expression.type)

@@ -35,15 +35,9 @@ USERS = 1.3
 class Trace:
     """Real checkpoints of one run: ``moved[j]`` is the time to move the j-th one at the input rate."""
 
-    groups: int
     bytes: NDArray[np.int64]
     moved: Floats
     restored: int
-
-    @property
-    def spread(self) -> float:
-        """Largest over smallest checkpoint."""
-        return float(self.bytes.max() / self.bytes.min())
 
 
 def count_users(table: StateTable, users: NDArray[np.int64], groups: int, epoch: int) -> StateTable:
@@ -83,7 +77,7 @@ def run_query(checkpoint: float, period: float, seed: int) -> Trace:
         kept = take(table)
         sizes.append(len(kept))
     measured = np.array(sizes)
-    return Trace(groups, measured, measured / measured.mean() * checkpoint, restored=CHECKPOINTS - 1)
+    return Trace(measured, measured / measured.mean() * checkpoint, restored=CHECKPOINTS - 1)
 
 
 def _users(events: int, seed: int) -> Iterator[NDArray[np.int64]]:

@@ -66,7 +66,7 @@ class Checkpointing:
                 yield FellBack(epoch, fallback)
             case Lost(nodes) if self.taking is not None:
                 self.taking = replace(self.taking, gone=self.taking.gone | nodes)
-                yield CancelCheckpoint(self.taking.epoch)
+                yield CancelCheckpoint()
 
     def want(self, parts: Parts) -> None:
         """One is due, unless there is nothing to save."""

@@ -20,7 +20,7 @@ from holdfast.runtime.coordinator.snapshot import Snapshot
 from holdfast.runtime.messages import Event, Halt, Instruction, ReplicasPlanned
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.shape import Shape, routing_of
-from holdfast.topology import Task, Topology
+from holdfast.topology import Topology
 
 
 class Coordinator:
@@ -116,42 +116,20 @@ class Coordinator:
 
     def snapshot(self) -> Snapshot:
         """Everything that others may know, as it is now."""
-        return Snapshot.of(self.parts, self.halted)
+        return Snapshot.of(self.parts)
 
     @property
     def declared(self) -> Topology:
         return self.parts.declared
 
     @property
-    def settings(self) -> Settings:
-        return self.parts.settings
-
-    @property
     def topology(self) -> Topology:
         return self.parts.assignment.topology
-
-    @property
-    def scalable(self) -> frozenset[str]:
-        return self.parts.rescaling.scalable
 
     @property
     def outputs(self) -> frozenset[str]:
         """The operators whose output somebody gets."""
         return self.parts.answering.outputs
-
-    @property
-    def output_tasks(self) -> frozenset[Task]:
-        return self.parts.answering.output_tasks(self.topology)
-
-    @property
-    def retain(self) -> int:
-        """Nodes keep what is younger than this epoch: the checkpoint, or the one that a run under way began with."""
-        return self.parts.retain
-
-    @property
-    def forks(self) -> frozenset[int]:
-        """The tentative forks that may still be asked for, those that runs under way begin included."""
-        return self.parts.forks
 
     def measured(self) -> dict[str, Any]:
         """Rates and costs measured so far, as JSON."""

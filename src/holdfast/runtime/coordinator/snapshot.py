@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from holdfast.runtime.coordinator.parts import Parts
 from holdfast.runtime.coordinator.promising import survive_of
 from holdfast.runtime.shape import Shape
-from holdfast.topology import Task, Topology
+from holdfast.topology import Task
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """``head``: the newest answered epoch; ``journalled``: the newest one that the journal holds, the next at most.
 
-    ``pending``: the epoch at hand. ``behind``: so many primaries catch up; ``caught_up``: every copy is at the head.
+    ``pending``: the epoch at hand. ``behind``: so many primaries catch up.
     ``scaling``: the operator that is being scaled, and how often that was begun. ``homes`` and ``positions``: where
     each primary lives and which epoch it has committed; ``replicas``: where they live, and how many epochs they miss.
     ``floor``: what the next answer is worth at least if so many nodes (or a domain) are lost, as of the last epoch.
@@ -32,7 +32,6 @@ class Snapshot:
     leaving: tuple[str, ...]
     down: tuple[Task, ...]
     behind: int
-    caught_up: bool
     idle: bool
     checkpoint_needed: bool
     tasks: Mapping[str, int]
@@ -44,14 +43,12 @@ class Snapshot:
     retain: int
     forks: frozenset[int]
     shape: Shape
-    topology: Topology
-    halted: bool
     floor: tuple[float, int | str] | None
     silent: tuple[str, ...]
     final: int | None
 
     @classmethod
-    def of(cls, parts: Parts, halted: bool) -> Snapshot:
+    def of(cls, parts: Parts) -> Snapshot:
         answering, assignment, shadow = parts.answering, parts.assignment, parts.rescaling.shadow
         return cls(
             head=answering.head,
@@ -62,7 +59,6 @@ class Snapshot:
             leaving=tuple(sorted(parts.members.leaving)),
             down=assignment.down,
             behind=sum(copy.lane == "exact" for copy in assignment.behind(answering.head)),
-            caught_up=assignment.caught_up(answering.head),
             idle=parts.idle,
             checkpoint_needed=parts.checkpointing.needed(parts),
             tasks={operator.name: operator.parallelism for operator in assignment.topology.operators},
@@ -74,8 +70,6 @@ class Snapshot:
             retain=parts.retain,
             forks=parts.forks,
             shape=parts.rescaling.shape,
-            topology=assignment.topology,
-            halted=halted,
             floor=None if answering.floor is None else (answering.floor, survive_of(parts)),
             silent=tuple(sorted(parts.standing_in.silent(parts))),
             final=_final(parts),

@@ -35,9 +35,9 @@ _PART = re.compile(r"history-(\d{6,})\.jsonl")
 class History:
     """Appends events; one thread at a time."""
 
-    def __init__(self, path: Path, part_bytes: int = PART_BYTES, parts: int = PARTS, age: float = PART_AGE) -> None:
+    def __init__(self, path: Path, part_bytes: int = PART_BYTES, parts: int = PARTS) -> None:
         self.path = path
-        self._limits = (part_bytes, parts, age)
+        self._part_bytes, self._most = part_bytes, parts
         self._unwritten = b""
         self._started: dict[str, Any] | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class History:
             self._started = dict(event)
         if self._file.closed:
             return
-        if self._size >= self._limits[0] and not self._unwritten:
+        if self._size >= self._part_bytes and not self._unwritten:
             self._rotate()
         self._unwritten += _line(event)
         self._write()
@@ -72,16 +72,15 @@ class History:
                 self._unwritten = self._unwritten[written:]
 
     def _rotate(self) -> None:
-        _, most, age = self._limits
         with contextlib.suppress(OSError):
             closed = _parts(self.path.parent)
             number = _number(closed[-1]) + 1 if closed else 1
             self._file.close()
             self.path.rename(self.path.parent / f"history-{number:06d}.jsonl")
-            for old in closed[: max(0, len(closed) + 1 - most)]:
+            for old in closed[: max(0, len(closed) + 1 - self._most)]:
                 old.unlink(missing_ok=True)
             for old in _parts(self.path.parent)[:-1]:
-                if time.time() - old.stat().st_mtime > age:
+                if time.time() - old.stat().st_mtime > PART_AGE:
                     old.unlink(missing_ok=True)
         self._open()
         if self._started is not None:

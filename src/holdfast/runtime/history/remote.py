@@ -29,12 +29,9 @@ _PART = re.compile(r"\d{15}-[0-9a-f]{8}-\d{6}\.jsonl")
 class RemoteHistory:
     """Appends events; a thread of its own puts them into the store. What the store does not take is put again later."""
 
-    def __init__(
-        self, files: Files, line: Any, carried: str, every: float = EVERY, part_bytes: int = PART_BYTES
-    ) -> None:
+    def __init__(self, files: Files, line: Any, carried: str) -> None:
         self._files = files
         self._line, self._carried = line, carried
-        self._every, self._part_bytes = every, part_bytes
         self._label = f"{time.time_ns() // 1_000_000:015d}-{uuid.uuid4().hex[:8]}"
         self._parts = parts(files)
         self._number = 0
@@ -50,7 +47,7 @@ class RemoteHistory:
         with self._changed:
             if event["kind"] == "started":
                 self._started = dict(event)
-            if sum(map(len, self._part)) >= self._part_bytes:
+            if sum(map(len, self._part)) >= PART_BYTES:
                 self._full.append((self._number, b"".join(self._part)))
                 self._number += 1
                 self._part = [self._line({**self._started, self._carried: True})] if self._started else []
@@ -70,7 +67,7 @@ class RemoteHistory:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._dirty or self._closed)
-                self._changed.wait_for(lambda: self._urgent or self._closed, self._every)
+                self._changed.wait_for(lambda: self._urgent or self._closed, EVERY)
                 ended, last = self._closed, ended
                 parts = [*self._full, (self._number, b"".join(self._part))] if self._dirty else []
                 self._dirty = self._urgent = False
@@ -87,7 +84,7 @@ class RemoteHistory:
             except HoldfastError:
                 with self._changed:
                     self._dirty = True  # whoever writes what counts tells of the trouble
-                    self._changed.wait_for(lambda: self._closed, self._every)
+                    self._changed.wait_for(lambda: self._closed, EVERY)
             if last or (ended and not self._dirty):  # what was refused at the end is put once more
                 return
 

@@ -48,7 +48,6 @@ class Auditor:
     def __init__(self, simulation: Simulation, expected: Output | None) -> None:
         self.simulation = simulation
         self.expected = expected
-        self.events = 0
         schedule = simulation.schedule
         self.scales = bool(schedule.scalings or schedule.elastic or schedule.settings.parallel_recovery > 1)
         self._publishing: dict[tuple[int, str], Publish] = {}
@@ -61,7 +60,6 @@ class Auditor:
             self._whole.setdefault((epoch, operator_of(task)), Counter()).update(rows_of(rows))
 
     def watch(self, event: Event, answer: list[Instruction]) -> None:
-        self.events += 1
         coordinator = self._coordinator
         if self.simulation.lives != self._life:
             self._life = self.simulation.lives

@@ -115,9 +115,7 @@ class CostedRunner:
         name = output_name(kind, epoch, str(work.task)).rpartition("/")[2]
         path = f"{STAGED}/{self._context.token}-{plan.run}-{kind}-{name}"
         self._files.put(path, self._output, sync=False)
-        return StagedOutput(
-            epoch, str(work.task), kind, path, len(self._output), self._checksum, 1, work.fidelity
-        )  # fmt: skip
+        return StagedOutput(epoch, str(work.task), kind, path, len(self._output), self._checksum, 1)
 
     def _topology(self, plan: RunPlan) -> Topology:
         if plan.shape.version not in self._topologies:

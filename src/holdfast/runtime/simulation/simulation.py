@@ -361,17 +361,17 @@ class Simulation:
             case "fill":
                 self.disk.full_until = max(self.disk.full_until, self.world.now + (fault.seconds or 0.0))
             case "damage":
-                self._damage(f"{STORE}/state/", "flip")
+                self._damage(f"{STORE}/state/")
             case "restart":
                 self.restart()
 
-    def _damage(self, prefix: str, how: str, disk: Disk | None = None) -> None:
+    def _damage(self, prefix: str, disk: Disk | None = None) -> None:
         """A file below there, the newest of them, is not what was written any more."""
         on = disk or self.disk
         found = [path for path in on.paths() if path.startswith(prefix)]
         if found:
             chosen = max(found, key=lambda path: path.rpartition("/")[2])
-            on.damage(chosen, how)
+            on.damage(chosen, "flip")
             self.recorder.add({"time": START + self.world.now, "kind": "damaged", "file": chosen})
 
     def _stands(self) -> bool:
@@ -427,7 +427,7 @@ class Simulation:
             case "local":
                 node = self.nodes.here.get(self.schedule.names[mishap.count % self.schedule.nodes])
                 if node is not None:
-                    self._damage(f"{node.folder}/main", "flip", node.disk)
+                    self._damage(f"{node.folder}/main", node.disk)
             case "changed":
                 self._changed = changed(self.pipeline) if self.disk.get(f"{STORE}/holdfast-store.json") else None
                 if not self._stands():

@@ -16,7 +16,6 @@ from holdfast.runtime.spark.nodes import Executors, LogicalNodes
 from holdfast.state import Store
 from holdfast.state.files import LocalFiles
 
-TICK = 0.05
 SLOW_PERIOD = 0.1
 
 

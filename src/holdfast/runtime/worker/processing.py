@@ -20,13 +20,11 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.operators import Pipeline, State, Step
 from holdfast.operators.pipeline import WATERMARK
+from holdfast.operators.timers import LAST
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.state import Change, Routing, TaskState, Unusable, hash_keys
 from holdfast.state.pages import to_read
 from holdfast.topology import Stream, Task
-
-END = 2**62
-"""The watermark of a stream that has ended."""
 
 
 class TaskFailed(HoldfastError):
@@ -101,7 +99,7 @@ def process_source(
     began = time.process_time()
     stamp = None
     if step.event_time:
-        stamp = END if ends else watermark if watermark is not None else _event_time(step, rows)
+        stamp = LAST if ends else watermark if watermark is not None else _event_time(step, rows)
     view = State({}, task, epoch)
     try:
         answer = step.operator.process_inputs({task.operator: rows}, view)

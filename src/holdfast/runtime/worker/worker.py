@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Unrecoverable
 from holdfast.operators import Pipeline
+from holdfast.operators.timers import LAST
 from holdfast.runtime.messages import SHED, Report, Work
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.worker.blocks import Block, once, pack, unpack
 from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, source_task
-from holdfast.runtime.worker.processing import END, TaskFailed, at_time, outgoing, process, process_source
+from holdfast.runtime.worker.processing import TaskFailed, at_time, outgoing, process, process_source
 from holdfast.runtime.worker.repartition import recut, restored, tallied
 from holdfast.runtime.worker.stored import StoredState
 from holdfast.runtime.worker.versions import WHOLE_FROM, Saved, Upload, Versions, branch_of, main_branch, upload
@@ -77,7 +78,7 @@ def newest_time(pipeline: Pipeline, reports: Sequence[Report]) -> int | None:
     """
     newest: dict[str, int] = {}
     for report in reports:
-        if report.time is not None and report.time < END:
+        if report.time is not None and report.time < LAST:
             newest[report.task.operator] = max(report.time, newest.get(report.task.operator, report.time))
     timed = [step.name for step in pipeline.sources if step.event_time]
     return min((newest[name] for name in timed), default=None) if all(name in newest for name in timed) else None

@@ -28,7 +28,6 @@ def _rows(rows: Rows, options: Options) -> pa.Table:
 
 LINEAR_ROAD = Workload(
     name="linear-road",
-    summary="tolls, accidents and accounts of cars on congested expressways",
     pipeline=pipeline,
     columns=tuple(ANSWERS.names),
     input=INPUT,

@@ -127,7 +127,6 @@ class _Pace:
 
     def __init__(self, folder: Path, rate: int, load: Load) -> None:
         self._folder, self._rate, self._load = folder, rate, load
-        self._ends: dict[int, int] = {}
         self._rows = 0
         self._due: float | None = None
         self._reached = 0
@@ -206,16 +205,16 @@ def _series(second: NDArray[np.int64], latency: NDArray[np.float64]) -> Iterator
         yield each, p50, p95, p99, most
 
 
-def search(sustained: Callable[[int], bool], first: int = 16, most: int = MOST_EXPRESSWAYS, share: float = 0.05) -> int:
+def search(sustained: Callable[[int], bool], first: int = 16) -> int:
     """The largest number that is sustained: doubled until it is not, then halved in between; 0 if not even 1 is.
 
-    Ends when what is left to find out is at most ``share`` of the number itself, and at least 1.
+    Ends when what is left to find out is at most a twentieth of the number itself, and at least 1.
     """
-    low, high, trial = 0, most + 1, first
-    while high - low > max(1, int(low * share)):
+    low, high, trial = 0, MOST_EXPRESSWAYS + 1, first
+    while high - low > max(1, int(low * 0.05)):
         if sustained(trial):
             low = trial
         else:
             high = trial
-        trial = min(low * 2, most) if high > most and low else (low + high) // 2
+        trial = min(low * 2, MOST_EXPRESSWAYS) if high > MOST_EXPRESSWAYS and low else (low + high) // 2
     return low
