@@ -331,6 +331,26 @@ def test_a_node_that_breaks_run_after_run_is_given_up() -> None:
     assert driver.only(GiveUp).nodes == (("node-1", "2"),) and driver.records("nodes lost")[0]["cause"] == "failing"
 
 
+@pytest.mark.parametrize("broke", ["node-1", "node-0"])
+def test_who_breaks_an_epoch_that_others_did_without_it_is_given_up_at_once(broke: str) -> None:
+    """As a host that the other workers do not hear, but the driver does: each further try takes as long to fail."""
+    driver = two_nodes(capacity=1000.0)
+    driver.finish(late(driver, 5, 1))
+    run = driver.parts.runs.of("epoch")
+    assert run is not None
+    driver.tell(RunBroken(run.number, "FetchFailed", frozenset({broke})))
+    assert bool(driver.of(GiveUp)) == (broke == "node-1"), "who took part is not to blame after one failure"
+
+    driver = two_nodes(capacity=1000.0)
+    driver.finish(late(driver, 5, 1))
+    driver.finish(driver.parts.runs.of("epoch"))
+    driver.arrive(6)
+    run = driver.parts.runs.of("epoch")
+    assert run is not None
+    driver.tell(RunBroken(run.number, "FetchFailed", frozenset({broke})))
+    assert not driver.of(GiveUp), "that was another epoch, which came to its end"
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["another host is well", "all have one disk"])
 def test_a_node_whose_own_disk_is_full_is_given_up_where_another_has_one(beside: bool) -> None:
     driver = two_nodes(capacity=1000.0)

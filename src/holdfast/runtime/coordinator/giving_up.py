@@ -30,7 +30,7 @@ MUTE, TIMES = 3, 2
 """Who speaks now and then is given up too, when it was asked so often in vain, and so many times as often as any
 other."""
 FAILURES = 2
-"""Runs in a row that may fail by one node."""
+"""Runs in a row that may fail by one node, unless others have done the epoch at hand without it."""
 
 
 class GivingUp:
@@ -62,7 +62,9 @@ class GivingUp:
                 self.stood_in, self.without = run.last, run.avoid
             case RunBroken() if told.failing:
                 self.failures.update(name for name in told.failing if name in parts.members.nodes)
-                failing = {name for name in told.failing if self.failures[name] >= FAILURES}
+                # What others have done without it, and broke with it, need not break twice.
+                spared = self.without if self.stood_in == parts.answering.pending else frozenset()
+                failing = {name for name in told.failing if name in spared or self.failures[name] >= FAILURES}
                 yield from self._give_up(failing, told.failing, "failing", parts)
             case Refused(reports=reports):
                 nodes = parts.members.nodes
