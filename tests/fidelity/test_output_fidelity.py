@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import Invalid
-from holdfast.fidelity import Flow, internal_completeness, losses, objectives, query_completeness, query_fidelities
+from holdfast.fidelity import (
+    Flow,
+    Stale,
+    internal_completeness,
+    losses,
+    objectives,
+    query_completeness,
+    query_fidelities,
+)
 from holdfast.topology import Knobs, Operator, Query, Stream, Task, Topology, random_topology, read_topology
 
 SETTINGS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -227,12 +235,13 @@ def test_stale_tasks_lose_what_a_plain_loop_says(topology: Topology, chance, cor
 
 @SETTINGS
 @given(topologies, chances)
-def test_staleness_is_one_number_or_one_for_each_task_or_for_each_set(topology: Topology, chance) -> None:
+def test_staleness_is_one_number_or_one_for_each_task_or_what_each_still_says(topology: Topology, chance) -> None:
     failed = np.array([[chance.random() < 0.3 for _ in topology.tasks] for _ in range(3)])
-    floors = np.array([[chance.random() for _ in topology.tasks] for _ in range(3)])
+    floors = np.array([chance.random() for _ in topology.tasks])
     together = losses(topology, failed, stale=floors)
     for row in range(3):
-        assert together[row] == pytest.approx(losses(topology, failed[row], stale=floors[row])[0])
+        assert together[row] == pytest.approx(losses(topology, failed[row], stale=floors)[0])
+    assert together == pytest.approx(losses(topology, failed, stale=Stale(1 - floors[None], 0 * floors[None])))
     assert losses(topology, failed, stale=0.25) == pytest.approx(
         losses(topology, failed, stale=np.full(floors.shape, 0.25))
     )
@@ -248,6 +257,17 @@ def test_stale_tasks_by_hand() -> None:
     both = topology.mask([Task("O2", 1), Task("O3", 0)])
     assert losses(topology, both, stale=floors)[0, 4] == 0.5, "the greater of the two, not both"
     assert losses(topology, both, stale=[0, 0, 0, 1, 0.1])[0, 4] == pytest.approx(0.4)
+
+
+def test_stale_tasks_that_get_less_by_hand() -> None:
+    """O3/0 has seen 0.3 of what its answer rests on, or 0.1 of it where that is less; the rest of that comes now."""
+    topology = two_merged("correlated")
+    ones = [1.0, 1.0, 1.0, 0.0]
+    stale = Stale(np.array([[*ones, 0.3], [*ones, 0.1]]), np.array([[0, 0, 0, 0, 0.5], [0, 0, 0, 0, 0.8]]))
+    assert stale.loss == pytest.approx([0, 0, 0, 1, 0.2])
+    assert losses(topology, topology.mask([Task("O3", 0)]), stale=stale)[0, 4] == pytest.approx(1 - 0.8)
+    both = topology.mask([Task("O2", 1), Task("O3", 0)])
+    assert losses(topology, both, stale=stale)[0, 4] == pytest.approx(1 - min(0.6, 0.3 + 0.5 * 0.6, 0.1 + 0.8 * 0.6))
 
 
 def test_silent_operators_divide_equally() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import Invalid
-from holdfast.fidelity import objectives, priorities
+from holdfast.fidelity import Stale, objectives, priorities
 from holdfast.placement import Node
 from holdfast.replication.floor import Survive, floor
 from holdfast.topology import Knobs, Operator, Stream, Task, Topology, random_topology
@@ -47,7 +47,9 @@ def case(seed: int) -> tuple[Topology, Placement, list[Node], Survive, object]:
         if draw.random() < 0.85
     }
     survive: Survive = "domain" if seed % 5 == 0 else int(draw.integers(0, count + 1))
-    return topology, placement, nodes, survive, 1.0 if seed % 3 else draw.random(len(topology.tasks))
+    kept = draw.random((2, len(topology.tasks)))
+    stale = (1.0, kept[0], Stale(kept, draw.random(kept.shape) * (1 - kept)))[seed % 3]
+    return topology, placement, nodes, survive, stale
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 50) for start in range(0, 100, 50)], ids=str)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.coordinator import recovering, rescaling
+from holdfast.runtime.coordinator import answering, recovering, rescaling, standing_in
 from holdfast.runtime.coordinator import replay as replaying
 from holdfast.runtime.coordinator.answering import Answering
 from holdfast.runtime.coordinator.assignment import Assignment
 from holdfast.runtime.coordinator.facts import Released, StoodIn
+from holdfast.runtime.coordinator.ledger import Ledger
 from holdfast.runtime.coordinator.membership import Membership
 from holdfast.runtime.coordinator.recovering import Recovering
 from holdfast.runtime.coordinator.rescaling import Committing, Rescaling
@@ -360,6 +361,28 @@ def adopts_what_is_not_whole(patch: Patch) -> None:
     patch.setattr(Journal, "adopt", greedy)
 
 
+def stamps_what_it_expected(patch: Patch) -> None:
+    patch.setattr(answering, "restamped", lambda topology, works, *_: tuple(works))
+
+
+def stands_in_for_what_it_expected(patch: Patch) -> None:
+    patch.setattr(standing_in, "restamped", lambda topology, works, *_: tuple(works))
+
+
+def places_what_was_stamped_before(patch: Patch) -> None:
+    patch.setattr(output, "stamped", lambda files, staged, *_: staged)
+
+
+def windows_begin_with_the_epoch_itself(patch: Patch) -> None:
+    since = Ledger.since
+    patch.setattr(Ledger, "since", lambda self, epoch, horizon: since(self, epoch, horizon)[-1:])
+
+
+def windows_begin_with_the_epoch_before(patch: Patch) -> None:
+    since = Ledger.since
+    patch.setattr(Ledger, "since", lambda self, epoch, horizon: since(self, epoch, horizon)[:1])
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """``kind``: of the cases that meet it (see ``fuzzing.CASES``). ``seed``: one that is known to."""
@@ -407,5 +430,8 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(keeps_who_went_in_mind, seed=26),
         Mistake(cuts_what_was_never_scaled, "scaling", 12),
         Mistake(adopts_what_is_not_whole, seed=8),
+        Mistake(stamps_what_it_expected, seed=10),
+        Mistake(stands_in_for_what_it_expected, seed=145),
+        Mistake(places_what_was_stamped_before, seed=10),
     )
 }

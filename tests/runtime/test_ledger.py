@@ -76,33 +76,38 @@ def test_only_so_many_epochs_are_told_apart() -> None:
     assert ledger.newest == newest and ledger.total(newest) == 2 * (newest + 1)
     assert ledger.rows(newest - 3, newest) == 8 and ledger.rows(0, 9) == 20, "those that are one sum, in proportion"
     assert ledger.time(newest) == 10 * newest and ledger.time(5) is None
-    assert ledger.since(newest, 25) == {newest - 2} and ledger.since(newest, None) == {0}
+    assert ledger.since(newest, 25) == range(newest - 3, newest - 1) and ledger.since(newest, None) == range(1)
 
 
 def test_an_answer_without_a_horizon_rests_on_everything() -> None:
-    assert learned(ROWS, TIMES).since(3, None) == {0}
-    assert learned(ROWS).since(3, 100) == {0}, "as does one where no times are known"
-    assert Ledger({}).since(3, 100) == {0}
+    assert learned(ROWS, TIMES).since(3, None) == range(1)
+    assert learned(ROWS).since(3, 100) == range(1), "as does one where no times are known"
+    assert Ledger({}).since(3, 100) == range(1)
 
 
 @pytest.mark.parametrize(
-    ("epoch", "horizon", "first"),
-    [(4, 0, 5), (4, 1, 4), (4, 100, 4), (4, 101, 3), (4, 250, 2), (4, 400, 1), (4, 401, 0), (4, 9999, 0), (2, 150, 1)],
-)
-def test_a_horizon_reaches_back_from_the_time_of_its_epoch(epoch: int, horizon: int, first: int) -> None:
-    """The first epoch with a time later than that of this epoch less the horizon."""
-    assert learned(ROWS, TIMES).since(epoch, horizon) == {first}
+    ("epoch", "horizon", "first", "last"),
+    [(4, 0, 4, 5), (4, 1, 3, 4), (4, 100, 3, 4), (4, 101, 2, 3), (4, 250, 1, 2), (4, 400, 0, 1), (4, 401, 0, 0),
+     (4, 9999, 0, 0), (2, 150, 0, 1)],
+)  # fmt: skip
+def test_a_horizon_reaches_back_from_between_the_time_of_the_epoch_before_and_its_own(
+    epoch: int, horizon: int, first: int, last: int
+) -> None:
+    """The first epoch with a time later than that of the epoch before less the horizon, up to the like of its own."""
+    assert learned(ROWS, TIMES).since(epoch, horizon) == range(first, last + 1)
 
 
 def test_in_an_epoch_to_come_time_stands_still_or_goes_on_as_it_did_in_the_last() -> None:
     ledger = learned(ROWS, TIMES)
-    assert ledger.since(5, 150) == {3, 4} and ledger.since(5, 250) == {2, 3}, "it is 500 then, or 600"
-    assert ledger.since(9, 150) == {3, 5}, "or none of those that are known"
-    assert learned([10], [100]).since(1, 50) == {0}, "of one alone nobody knows how fast time goes"
+    assert ledger.since(5, 150) == range(3, 5) and ledger.since(5, 250) == range(2, 4), "it is 500 then, to 600"
+    assert ledger.since(9, 150) == range(3, 6), "or none of those that are known"
+    assert learned([10], [100]).since(1, 50) == range(1), "of one alone nobody knows how fast time goes"
+    paused = learned([10] * 5, [100, 200, 300, 300, 300])
+    assert paused.since(5, 150) == range(1, 3), "it goes on as it did when it last did"
 
 
 def test_an_answer_is_called_as_good_before_its_epoch_is_in_the_journal_as_after() -> None:
-    """Windows of ten epochs of which a fork missed three: it was 8 of 11 for who had to read the epoch first."""
+    """Windows of ten epochs of which a fork missed three, where the epoch is as those before it."""
     ledger, fork = learned([10] * 20, [100 * (epoch + 1) for epoch in range(20)]), Fork(0, 16, 16)
     before = Memory(ledger, {"O": 1000}).told("O", fork, 1.0, 20)
     ledger.learn(20, 10, 2100)
@@ -115,28 +120,102 @@ def test_where_time_has_jumped_nobody_takes_it_to_jump_again() -> None:
     assert Memory(ledger, {"O": 8600}).told("O", fork, 1.0, 5) == 0.5
 
 
+def told(ledger: Ledger, horizon: int | None, fork: Fork, epoch: int, given: float = 1.0) -> float:
+    return Memory(ledger, {"O": horizon}).told("O", fork, given, epoch)
+
+
+def even(epochs: int) -> list[int]:
+    """The times of so many epochs, 100 apart."""
+    return [100 * (number + 1) for number in range(epochs)]
+
+
+def test_parts_of_an_answer_may_rest_on_any_epoch_between() -> None:
+    """Time goes from 600 to 900: windows of 300 look back to epochs 3 to 6, and of 5 and 6 only half is there."""
+    ledger = learned([10] * 7, [*even(6), 900])
+    fork = Fork(0, 4, 4)
+    assert ledger.since(6, 300) == range(3, 7)
+    assert told(ledger, 300, fork, 6) == 0.5, (
+        "windows that end at 800 have the rows of epochs 5 and 6 alone; it was 0.67"
+    )
+
+
+def test_windows_of_an_epoch_in_the_journal_reach_back_from_the_epoch_before() -> None:
+    """What closes with epoch 5 ended after 500: it has rows of epochs 3 to 5, of which 4 was missed."""
+    ledger = learned([10] * 5 + [30], [*even(5), 900])
+    assert told(ledger, 250, Fork(0, 2, 4, ((3, 10.0),)), 5) == pytest.approx(30 / 40), "it was 1.0"
+
+
+def test_a_fork_that_goes_on_for_long_has_not_seen_what_it_missed_of_a_window() -> None:
+    """It got half of every epoch; what it got before the last 64 is one sum, which is not all of the last 80."""
+    ledger = learned([10] * 201, even(201))
+    fork = Fork(0, 99, 99)
+    for epoch in range(100, 200):
+        fork = fork.advanced(epoch, 5.0)
+    assert 0.4 < told(ledger, 8000, fork, 200) <= (79 * 5 + 10) / 800, "it was 0.61"
+    assert told(ledger, 3000, fork, 200) == pytest.approx((29 * 5 + 10) / 300, abs=0.01)
+    assert told(ledger, None, fork, 200) == pytest.approx((1000 + 500 + 10) / 2010)
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 300)), min_size=3, max_size=12),
+    st.integers(1, 900),
+    st.floats(0.05, 1.0),
+    st.data(),
+)
+def test_no_part_of_an_answer_is_worse_than_what_is_told(
+    epochs: list[tuple[int, int]], horizon: int, given: float, data: st.DataObject
+) -> None:
+    """Counted by hand for every window of this epoch: rows seen of all that are in it."""
+    rows, times = (
+        [count for count, _ in epochs],
+        [sum(step for _, step in epochs[: at + 1]) for at in range(len(epochs))],
+    )
+    epoch = len(epochs) - 1
+    base = data.draw(st.integers(-1, epoch - 1))
+    got = {at: data.draw(st.sampled_from([None, 0.0, 0.5, 1.0])) for at in range(base + 1, epoch)}
+    fork = Fork(0, base, base)
+    for at, share in got.items():
+        if share is not None:
+            fork = fork.advanced(at, share * rows[at])
+    said = told(learned(rows, list(times)), horizon, fork, epoch, given)
+    share_of = {**dict.fromkeys(range(base + 1), 1.0), **{at: share or 0.0 for at, share in got.items()}, epoch: given}
+    for end in range(times[epoch - 1], times[epoch] + 1):
+        inside = [at for at in range(epoch + 1) if times[at] > end - horizon]
+        if rested := sum(rows[at] for at in inside):
+            assert said <= sum(rows[at] * share_of[at] for at in inside) / rested + 1e-9
+    assert said <= given
+
+
+def test_what_is_foreseen_of_an_epoch_is_what_is_known_when_it_is_journalled() -> None:
+    ledger = learned(ROWS, TIMES)
+    foreseen = ledger.foreseeing(5, 7, 900)
+    assert ledger.newest == 4 and foreseen.newest == 5 and foreseen.rows(5, 5) == 7 and foreseen.time(5) == 900
+    assert ledger.foreseeing(4, 7, 900) is ledger, "that one is known"
+
+
 def test_epochs_are_counted_from_the_first_that_is_known() -> None:
     ledger = learned(ROWS, TIMES, first=20, before=1000)
-    assert ledger.since(24, 150) == {23} and ledger.since(22, 150) == {21}
-    assert ledger.since(3, 150) == {0}, "of one long gone no time is known"
+    assert ledger.since(24, 150) == range(22, 24) and ledger.since(23, 150) == range(21, 23)
+    assert ledger.since(3, 150) == range(1), "of one long gone no time is known"
 
 
 def test_an_epoch_without_rows_does_not_change_how_far_back_answers_look() -> None:
     """A source that pauses for an epoch has no time in it."""
     ledger = learned([10, 10, 10, 10, 0], [100, 200, 300, 400, None])
     assert ledger.time(4) == 400
-    assert ledger.since(5, 150) == ledger.since(4, 150) == {2}
+    assert ledger.since(4, 150) == range(2, 3) and ledger.since(5, 150) == range(2, 4)
     ledger.learn(5, 10, 600)
-    assert ledger.since(5, 150) == {5} and ledger.since(5, 250) == {3}
+    assert ledger.since(5, 150) == range(2, 6) and ledger.since(5, 250) == range(1, 4)
 
 
 def test_rows_that_come_late_do_not_turn_back_the_time() -> None:
     """Epoch 2 had nothing but rows of long ago: those of epoch 1 are in the horizon all the same."""
     ledger = learned([10] * 4, [100, 200, 50, 210])
     assert ledger.time(2) == 200 and ledger.time(3) == 210
-    assert ledger.since(3, 100) == {1}
+    assert ledger.since(3, 100) == range(1, 2)
     late = learned([10] * 3, [100, 200, 50])
-    assert late.since(3, 50) == {1}, "now is 200, not 50"
+    assert late.since(2, 50) == range(1, 2), "now is 200, not 50"
 
 
 def test_time_is_the_newest_so_far() -> None:
@@ -156,8 +235,12 @@ def test_as_counted_by_hand(rows: list[int], steps: list[int], horizon: int, dat
     times = [sum(steps[: number + 1]) for number in range(len(rows))]
     ledger = learned(rows, times)
     epoch = data.draw(st.integers(0, len(rows) - 1))
-    within = [each for each in range(len(rows)) if times[each] > times[epoch] - horizon]
-    assert ledger.since(epoch, horizon) == {min(within, default=len(rows))}
+    ends = [
+        next((each for each in range(len(rows)) if times[each] > times[at] - horizon), len(rows))
+        for at in (epoch - 1, epoch)
+        if at >= 0
+    ]
+    assert ledger.since(epoch, horizon) == range(ends[0] if epoch else 0, ends[-1] + 1)
     first = data.draw(st.integers(0, epoch))
     assert ledger.rows(first, epoch) == sum(rows[first : epoch + 1])
     assert ledger.time(epoch) == times[epoch]

@@ -248,3 +248,29 @@ def test_half_of_the_nodes_with_a_replicated_path(spark: Any, tmp_path: Path, un
     assert closing in said["epoch"].to_pylist()
     assert all(0 < fidelity < 1 for fidelity in said["fidelity"].to_pylist())
     assert read_output(tmp_path, "final").equals(undisturbed)
+
+
+def test_an_answer_is_stamped_by_the_rows_that_came_not_by_those_that_were_expected(spark: Any, tmp_path: Path) -> None:
+    """A hundred rows come with each of five epochs, then two. The checkpoint is older than the loss; an epoch like the
+    last one would have brought the answer nearer to the truth than it is.
+    """
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).option("numPartitions", 1).load()
+    stream = numbers.select("value").where("value < 500 or value % 50 = 0")
+    counts = op.aggregate({"key": pa.int64()}, count=op.count())
+    pipeline = Pipeline(op.source("rows", keyed), op.step("counts", counts, op.stream("rows", key="key")))
+    # The only task with state begins on the first node.
+    job = start(
+        stream, pipeline, store=tmp_path, nodes=2, epochs=8, checkpoint_every=3, replicas=[],
+        faults=parse_faults("kill node-0 at epoch 5"),
+    )  # fmt: skip
+    assert job.awaitTermination(DEADLINE), job.status
+    events = list(read_history(tmp_path))
+    lost = next(number for number, event in enumerate(events) if event["kind"] == "nodes lost")
+    kept = max(event["epoch"] for event in events[:lost] if event["kind"] == "checkpoint")
+    assert kept < 4, "nothing was missed"
+    said = read_output(tmp_path, "tentative")
+    truth = (100 * (kept + 1) + 2) / 502
+    stamps = said.filter(pc.equal(said["epoch"], 5))["fidelity"].to_pylist()
+    assert stamps == pytest.approx([truth] * len(stamps)) and stamps
+    answer = next(event for event in events if event["kind"] == "epoch" and event["epoch"] == 5)
+    assert answer["fidelity"] == pytest.approx(truth)

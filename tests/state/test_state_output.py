@@ -31,6 +31,7 @@ from holdfast.state.output import (
     place,
     read,
     stage,
+    stamped,
     written,
 )
 from holdfast.state.remote import RemoteFiles
@@ -351,3 +352,27 @@ def test_a_service_that_refuses_once_is_asked_again_and_nothing_is_lost(
         if service.calls < at:
             break
     assert at > 15
+
+
+def test_a_stamp_is_lowered_before_anybody_reads_it_and_never_raised(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path))
+    tasks = [stage(files, "3-7", "tentative", 4, f"O/{number}", ROWS, 0.8, True) for number in range(3)]
+    assert [one.fidelity for one in tasks] == [0.8] * 3
+    again = stamped(files, tasks, [0.9, 0.8, 0.25], True)
+    assert list(again[:2]) == tasks[:2], "what says no more than is true stays as it is"
+    assert stamped(files, tasks, [0.9, 0.8, 0.25], True) == again, "it may be repeated"
+    assert again[2].path.rpartition("/")[2].startswith("3-7-tentative-"), "whose it is, is told by its name"
+    place(files, again, True)
+    said = [read(files, "tentative", 4, f"O/{number}") for number in range(3)]
+    assert [each["fidelity"].to_pylist() for each in said] == [[0.8, 0.8], [0.8, 0.8], [0.25, 0.25]]
+    assert all(each.select(["page", "visits"]).equals(ROWS) for each in said)
+    assert [each.schema.names for each in said] == [["epoch", "task", "fidelity", "page", "visits"]] * 3
+
+
+@pytest.mark.parametrize("how", ["missing", "altered"])
+def test_what_is_not_as_it_was_staged_is_not_stamped(how: str, tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path))
+    one = stage(files, "3-7", "tentative", 4, "O/0", ROWS, 0.8, True)
+    (tmp_path / one.path).write_bytes(b"PAR1") if how == "altered" else (tmp_path / one.path).unlink()
+    with pytest.raises(Damaged, match="output/staged/3-7-tentative"):
+        stamped(files, [one], [0.5], True)

@@ -3,12 +3,14 @@
 from holdfast.fidelity.completeness import internal_completeness, query_completeness
 from holdfast.fidelity.flow import Flow
 from holdfast.fidelity.loss import (
+    Stale,
     arriving_losses,
     losses,
     objectives,
     priorities,
     query_fidelities,
     shares,
+    stale_of,
     stream_losses,
     stream_rates,
 )
@@ -19,6 +21,7 @@ __all__ = [
     "Fidelity",
     "Flow",
     "Metric",
+    "Stale",
     "arriving_losses",
     "count_trees",
     "internal_completeness",
@@ -30,6 +33,7 @@ __all__ = [
     "query_completeness",
     "query_fidelities",
     "shares",
+    "stale_of",
     "stream_losses",
     "stream_rates",
     "tree_counts",

@@ -7,6 +7,8 @@ one failure set costs O(tasks + tasks * streams in) whatever the number of subst
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -15,16 +17,48 @@ from holdfast.topology import Operator, Stream, Topology
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """What tasks that have failed still say, going on from an old state, [ways, tasks].
+
+    Where their input is ``given`` complete: no more than that, and than ``kept`` + ``fresh`` * ``given`` of the worst
+    way. Nothing at all where both are 0.
+    """
+
+    kept: Floats
+    fresh: Floats
+
+    @classmethod
+    def losing(cls, loss: ArrayLike, tasks: int) -> Stale:
+        """Tasks that lose at least so much, whatever they are given; each its own, or all the same."""
+        each = np.broadcast_to(np.asarray(loss, np.float64), (1, tasks))
+        return cls(1.0 - each, np.zeros_like(each))
+
+    @property
+    def loss(self) -> Floats:
+        """What each task loses at least."""
+        return np.asarray(1.0 - (self.kept + self.fresh).min(axis=0))
+
+    def told(self, given: Floats, span: slice) -> Floats:
+        """What these tasks still say of inputs so complete, [sets, tasks]."""
+        kept, fresh = self.kept[:, np.newaxis, span], self.fresh[:, np.newaxis, span]
+        return np.asarray(np.minimum(given, (kept + fresh * given).min(axis=0)))
+
+
+def stale_of(stale: ArrayLike | Stale, tasks: int) -> Stale:
+    return stale if isinstance(stale, Stale) else Stale.losing(stale, tasks)
+
+
 def priorities(topology: Topology) -> Floats:
     return np.array([query.priority for query in topology.queries])
 
 
-def objectives(topology: Topology, failed: ArrayLike, stale: ArrayLike = 1.0) -> Floats:
+def objectives(topology: Topology, failed: ArrayLike, stale: ArrayLike | Stale = 1.0) -> Floats:
     """Sum of priority x fidelity for each failure set, shape [sets]."""
     return np.asarray(query_fidelities(topology, failed, stale) @ priorities(topology))
 
 
-def query_fidelities(topology: Topology, failed: ArrayLike, stale: ArrayLike = 1.0) -> Floats:
+def query_fidelities(topology: Topology, failed: ArrayLike, stale: ArrayLike | Stale = 1.0) -> Floats:
     """Fidelity of each query for each failure set, shape [sets, queries]."""
     loss = losses(topology, failed, stale=stale)
     columns = []
@@ -34,7 +68,7 @@ def query_fidelities(topology: Topology, failed: ArrayLike, stale: ArrayLike = 1
     return np.clip(np.stack(columns, axis=1), 0.0, 1.0)
 
 
-def losses(topology: Topology, failed: ArrayLike, correlation: bool = True, stale: ArrayLike = 1.0) -> Floats:
+def losses(topology: Topology, failed: ArrayLike, correlation: bool = True, stale: ArrayLike | Stale = 1.0) -> Floats:
     """Information loss of every task for each failure set, shape [sets, tasks].
 
     Without ``correlation`` joins are treated like any other operator, as internal completeness does. ``stale``: what a
@@ -42,14 +76,14 @@ def losses(topology: Topology, failed: ArrayLike, correlation: bool = True, stal
     old state.
     """
     mask = np.atleast_2d(np.asarray(failed, dtype=np.bool_))
-    floor = np.broadcast_to(np.asarray(stale, dtype=np.float64), mask.shape)
-    loss = np.where(mask, floor, 0.0)
+    left = stale_of(stale, mask.shape[1])
+    loss = np.where(mask, left.loss, 0.0)
     for operator in topology.operators:
         if not topology.inputs_of(operator.name):
             continue
         span = topology.span[operator.name]
         arriving = arriving_losses(topology, operator, loss, correlation)
-        loss[:, span] = np.where(mask[:, span], np.maximum(floor[:, span], arriving), arriving)
+        loss[:, span] = np.where(mask[:, span], 1.0 - left.told(1.0 - arriving, span), arriving)
     return loss
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.fidelity import Flow, objectives, priorities
+from holdfast.fidelity import Flow, Stale, objectives, priorities
 from holdfast.placement import Node, slack
 from holdfast.replication.problem import BATCH
 from holdfast.topology import Topology
@@ -31,8 +31,9 @@ class Exposure:
     ``merit``: what each task's lone loss would take.
     """
 
-    def __init__(self, topology: Topology, nodes: Sequence[Node], home: Ints, hit: Bools, stale: Floats) -> None:
+    def __init__(self, topology: Topology, nodes: Sequence[Node], home: Ints, hit: Bools, stale: Stale) -> None:
         self.topology, self.home, self.hit, self.stale = topology, home, hit, stale
+        self._loss = stale.loss[:, np.newaxis]
         self.costs = topology.costs
         self.placed = home >= 0
         self.risk = np.where(self.placed[:, np.newaxis], hit[home], False)
@@ -44,7 +45,7 @@ class Exposure:
         self.carried = carried + np.array([node.load for node in nodes])
         self._flow = Flow(topology)
         self._total = float(priorities(topology).sum())
-        self._exact = bool((stale >= 1).all())
+        self._exact = bool((self._loss >= 1).all())
         self.merit = self._flow.worths(np.ones(len(home)))[1][:, 0]
 
     def values(self, placings: Ints) -> Floats:
@@ -65,9 +66,9 @@ class Exposure:
         Exact for one task at a time where `Flow.worths` is; where tasks go on from an old state, an estimate.
         """
         failed = self.risk & ~self.saves[placing]
-        lives = np.where(failed, 1.0 - self.stale[:, np.newaxis], 1.0)
+        lives = np.where(failed, 1.0 - self._loss, 1.0)
         each, worth = self._flow.worths(lives)
-        worth = np.where(self.risk, worth * self.stale[:, np.newaxis], 0.0) / self._total
+        worth = np.where(self.risk, worth * self._loss, 0.0) / self._total
         return (each / self._total if self._exact else self.values(placing[np.newaxis])[0]), np.maximum(worth, 0.0)
 
     def cost(self, placing: Ints) -> float:

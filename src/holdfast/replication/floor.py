@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from holdfast.errors import Invalid
-from holdfast.fidelity import objectives, priorities
+from holdfast.fidelity import Stale, objectives, priorities, stale_of
 from holdfast.placement import Node, standing
 from holdfast.topology import Task, Topology
 
@@ -56,7 +56,7 @@ def floor(
     placement: Mapping[Task, Sequence[str]],
     nodes: Sequence[Node | str],
     survive: Survive,
-    stale: ArrayLike = 1.0,
+    stale: ArrayLike | Stale = 1.0,
     *,
     enumerated: int = ENUMERATED,
     explored: int = EXPLORED,
@@ -104,7 +104,11 @@ class Standings:
     """Where every copy lives, as arrays, and what losses of nodes leave. ``copies``: [tasks, nodes]."""
 
     def __init__(
-        self, topology: Topology, placement: Mapping[Task, Sequence[str]], nodes: Sequence[Node], stale: ArrayLike = 1.0
+        self,
+        topology: Topology,
+        placement: Mapping[Task, Sequence[str]],
+        nodes: Sequence[Node],
+        stale: ArrayLike | Stale = 1.0,
     ) -> None:
         self.names = [node.name for node in nodes]
         number = {name: place for place, name in enumerate(self.names)}
@@ -138,12 +142,13 @@ class Standings:
         return np.asarray(np.round(np.concatenate(parts) / self._total, DIGITS)[back.ravel()])
 
 
-def checked_stale(topology: Topology, stale: ArrayLike) -> Floats:
+def checked_stale(topology: Topology, stale: ArrayLike | Stale) -> Stale:
     """A loss from 0 to 1 for each task."""
-    each = np.broadcast_to(np.asarray(stale, np.float64), (len(topology.tasks),))
+    found = stale_of(stale, len(topology.tasks))
+    each = found.loss
     if not ((each >= 0) & (each <= 1)).all():
         raise Invalid(f"stale must be losses from 0 to 1, got {each[~((each >= 0) & (each <= 1))][0]:g}")
-    return each
+    return found
 
 
 def _least(standings: Standings, sets: Bools) -> Floor:
@@ -176,7 +181,7 @@ class _Search:
         self._standings = standings
         self._nodes, self._lost, self._left = list(nodes), lost, explored
         self._allowed = explored
-        self._gone = bool((standings.stale >= 1).all())
+        self._gone = bool((standings.stale.loss >= 1).all())
         self._pairs = self._of_pairs()
         self._best = np.inf
         self._worst: tuple[int, ...] = ()

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from holdfast.errors import Infeasible, Invalid
+from holdfast.fidelity import Stale
 from holdfast.placement import Node, place, standing
 from holdfast.replication.climb import Climb
-from holdfast.replication.exposure import NOWHERE, Bools, Exposure, Floats, Ints
+from holdfast.replication.exposure import NOWHERE, Bools, Exposure, Ints
 from holdfast.replication.floor import (
     Floor,
     Standings,
@@ -60,7 +61,7 @@ def plan_surviving(
     survive: Survive,
     primaries: Mapping[Task, str] | None = None,
     *,
-    stale: ArrayLike = 1.0,
+    stale: ArrayLike | Stale = 1.0,
     keep: Mapping[Task, str] | None = None,
 ) -> SurvivingPlan:
     """Which tasks to replicate within this budget and on which nodes, so that the floor is high. Not proven optimal.
@@ -100,7 +101,7 @@ class _Planning:
         nodes: Sequence[Node],
         survive: Survive,
         homes: Mapping[Task, str],
-        stale: Floats,
+        stale: Stale,
     ) -> None:
         self.topology, self.budget, self.nodes, self.survive, self.homes = topology, budget, nodes, survive, homes
         self.stale = stale

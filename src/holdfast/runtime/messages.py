@@ -104,14 +104,16 @@ class CancelRun:
 class Publish:
     """Make what these sink tasks wrote in this run visible, final or tentative, in the order of epochs.
 
-    ``fidelity``: of the newest of these epochs, as far as it has been answered with this. Answered by ``Published``
-    once all of it is durable in its place.
+    ``fidelity``: of the newest of these epochs, as far as it has been answered with this. ``stamps``: what tentative
+    outputs of tasks are worth by what is known now; what was written is never less. Answered by ``Published`` once all
+    of it is durable in its place.
     """
 
     run: int
     outputs: tuple[tuple[int, Task], ...]
     kind: Literal["final", "tentative"]
     fidelity: float = 1.0
+    stamps: Mapping[Task, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +323,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunDone:
+    """``time``: of a stopgap that read its epoch from the source, the newest event time in it."""
+
     run: int
     reports: tuple[Report, ...]
+    time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class StagedOutput:
     bytes: int
     checksum: str
     rows: int
+    fidelity: float = 1.0
+    """Of a tentative one: what its rows say of themselves."""
 
     @property
     def target(self) -> str:
@@ -81,19 +83,54 @@ def stage(
         raise Invalid(f"output of {task}: fidelity must be between 0 and 1, got {fidelity}")
     if clash := [name for name in OWN if name in table.schema.names]:
         raise Invalid(f"output of {task}: column {clash[0]!r} is Holdfast's own, give yours another name")
-    name = output_name(kind, epoch, task).rpartition("/")[2]
     own = {"epoch": pa.scalar(epoch, pa.int64()), "task": pa.scalar(str(task), pa.string())}
     if kind == "tentative":
         own["fidelity"] = pa.scalar(fidelity, pa.float64())
     columns = [*(pa.repeat(value, len(table)) for value in own.values()), *table.columns]
+    rows = pa.table(columns, names=[*own, *table.schema.names])
+    return _stage(files, label, kind, epoch, str(task), rows, fidelity, sync)
+
+
+def _stage(
+    files: Files, label: str, kind: Kind, epoch: int, task: str, rows: pa.Table, fidelity: float, sync: bool
+) -> StagedOutput:
+    """Write rows with Holdfast's own columns where they wait."""
+    name = output_name(kind, epoch, task).rpartition("/")[2]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, names=[*own, *table.schema.names]), sink)
+    pq.write_table(rows, sink)
     data = sink.getvalue()
     proof = checksum(data)
     # Its content is in its name, so that nobody who was given up and writes late puts other bytes in its place.
     path = f"{STAGED}/{label}-{kind}-{proof}-{name}"
     files.put(path, data, "data" if sync else False)
-    return StagedOutput(epoch, str(task), kind, path, data.size, proof, len(table))
+    return StagedOutput(epoch, task, kind, path, data.size, proof, len(rows), fidelity)
+
+
+def stamped(
+    files: Files, staged: Sequence[StagedOutput], fidelities: Sequence[float], sync: bool
+) -> Sequence[StagedOutput]:
+    """The same tentative outputs, none of which says that it is worth more than this: such as do are staged anew.
+
+    May be repeated. Damaged, if what was staged is not what was written.
+    """
+
+    def stamp(each: tuple[StagedOutput, float]) -> StagedOutput:
+        one, fidelity = each
+        if fidelity >= one.fidelity:
+            return one
+        try:
+            data = files.map(one.path)
+        except FileNotFoundError:
+            raise Damaged(f"{one.path} is missing") from None
+        if checksum(data) != one.checksum:
+            raise Damaged(f"{one.path} is torn or was altered")
+        rows = _rows(data)
+        column = pa.repeat(pa.scalar(fidelity, pa.float64()), len(rows))
+        rows = rows.set_column(rows.schema.get_field_index("fidelity"), "fidelity", column)
+        label = "-".join(one.path.rpartition("/")[2].split("-", 2)[:2])
+        return _stage(files, label, one.kind, one.epoch, one.task, rows, fidelity, sync)
+
+    return _each(files, stamp, list(zip(staged, fidelities, strict=True)))
 
 
 def place(files: Files, staged: Sequence[StagedOutput], sync: bool) -> list[bool]:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.runtime.coordinator.facts import Committed, CopiesLost, Lost, Refused, Reshaped, Said, Told, record
-from holdfast.runtime.coordinator.lanes import Fork, answered, caught_up, exact_works, tentative_works
+from holdfast.runtime.coordinator.lanes import (
+    Fork,
+    answered,
+    caught_up,
+    exact_works,
+    forked,
+    restamped,
+    stamps_of,
+    tentative_works,
+)
 from holdfast.runtime.coordinator.promising import promised, survive_of, told_with
 from holdfast.runtime.messages import (
     SHED,
@@ -131,16 +140,16 @@ class Answering:
         )
 
     def _committed(self, told: Committed, parts: Parts) -> Said:
-        run, primaries = told.run, parts.assignment.primaries
+        run, primaries, memory = told.run, parts.assignment.primaries, parts.measurements.memory
         if run.epoch is not None:
             self.head = run.epoch
+            topology, measured = parts.assignment.topology, parts.measurements.before
+            run = replace(run, works=restamped(topology, run.works, told.forks, measured, memory))
+        given = {work.task: work.given for work in run.works if work.lane == "tentative"}
         for work, _ in told.counted:
             if work.lane == "tentative" and work.task in primaries and primaries[work.task].node == work.node:
-                fork = self.forks.get(work.task)
-                if fork is None or fork.number != work.fork:
-                    fork = Fork(work.fork, work.start, work.start)
-                rows = work.given * parts.measurements.memory.ledger.rows(work.last, work.last)
-                self.forks[work.task] = fork.advanced(work.last, rows)
+                rows = given[work.task] * memory.ledger.rows(work.last, work.last)
+                self.forks[work.task] = forked(work, told.forks).advanced(work.last, rows)
             elif work.last >= self.head and parts.assignment.holds(work):
                 self.mute.discard(work.task)
         self.forks = {task: fork for task, fork in self.forks.items() if primaries[task].position < self.head}
@@ -159,12 +168,12 @@ class Answering:
                 self.forks.pop(report.task, None)
 
     def _publish(self, run: Run, reports: Iterable[Report], parts: Parts) -> Said:
-        final, tentative = [], []
+        final, tentative, stamps = [], [], stamps_of(run.works)
         for report in reports:
             for epoch in sorted(report.outputs):
                 if report.lane == "exact" and epoch > self.published.get(report.task, -1):
                     final.append((epoch, report.task))
-                elif report.lane == "tentative":
+                elif report.lane == "tentative" and stamps[report.task] > 0:
                     tentative.append((epoch, report.task))
         for epoch, task in final:
             self.published[task] = max(epoch, self.published.get(task, -1))
@@ -180,7 +189,7 @@ class Answering:
             yield Publish(run.number, tuple(sorted(final)), "final", told)
         if tentative:
             self.publishing.add((run.number, "tentative"))
-            yield Publish(run.number, tuple(sorted(tentative)), "tentative", told)
+            yield Publish(run.number, tuple(sorted(tentative)), "tentative", told, stamps)
 
     def unsaid(self, work: Work) -> Work:
         """The same work, which knows what of its output is there: a replay would write it again for nobody."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.messages import Event, Instruction, NodeInfo, Record, Report, Run, Work
 from holdfast.runtime.shape import Shape
 from holdfast.topology import Task, Topology
+
+if TYPE_CHECKING:
+    from holdfast.runtime.coordinator.lanes import Fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,15 @@ class CopiesLost:
 class Committed:
     """All of a run is committed. ``counted``: its works with their reports, but for those of nodes lost meanwhile.
 
-    ``current``: the checkpoint is the one with which it began.
+    ``current``: the checkpoint is the one with which it began. ``forks``: those that there were when it began; a replay
+    may have made them needless since.
     """
 
     run: Run
     reports: tuple[Report, ...]
     counted: tuple[tuple[Work, Report], ...]
     current: bool
+    forks: Mapping[Task, Fork] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +108,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class StoodIn:
-    """A stopgap has been carried out."""
+    """A stopgap has been carried out. ``time``: the newest event time that it has read, if it read the source."""
 
     run: Run
     reports: tuple[Report, ...]
+    time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ TOLD_APART = 64
 class Fork:
     """A tentative branch of a task's state: the run that began it, the exact epoch it began from, how far it has come.
 
-    ``given``: the rows that it got since, as (epoch, rows); of epochs that it missed there are none.
+    ``given``: the rows that it got since, as (epoch, rows); of epochs that it missed there are none. Those of old
+    epochs are one sum, under the first of them: who looks back to a later one does not count them.
     """
 
     number: int
@@ -37,8 +38,8 @@ class Fork:
         """After one more epoch, of which so many rows came to it."""
         given = (*self.given, (epoch, rows))
         if len(given) > TOLD_APART:
-            (_, first), (until, second), *later = given
-            given = ((until, first + second), *later)
+            (since, first), (_, second), *later = given
+            given = ((since, first + second), *later)
         return Fork(self.number, self.base, epoch, given)
 
 
@@ -53,20 +54,33 @@ class Memory:
         """The fidelity of what a fork says of an epoch in which its input is ``given`` complete.
 
         The smaller of two: how much of the epoch's rows came to it, and how many of all rows that its answer rests on
-        its state has seen.
+        its state has seen; where parts of the answer look back to different epochs, of the worst of them.
+        """
+        return min(given, *(kept + fresh * given for kept, fresh in self.shares(operator, fork, epoch)))
+
+    def shares(self, operator: str, fork: Fork, epoch: int) -> list[tuple[float, float]]:
+        """Of the rows that an answer of a fork rests on, what it has seen before, and what comes with this epoch.
+
+        A pair for each first epoch to which parts of the answer may look back, as far as it can be the worst.
         """
         firsts = self.ledger.since(epoch, self.horizons.get(operator))
-        return min(self._told(first, fork, given, epoch) for first in firsts)
+        # Behind rows that it got, and before rows that it missed: nowhere else the share can be least.
+        worst = {firsts[0], firsts[-1], fork.base + 1, *(at + 1 for at, _ in fork.given)}
+        return [self._shares(first, fork, epoch) for first in sorted(worst) if first in firsts]
 
-    def _told(self, first: int, fork: Fork, given: float, epoch: int) -> float:
+    def _shares(self, first: int, fork: Fork, epoch: int) -> tuple[float, float]:
         """If the answer rests on the rows from epoch ``first`` on."""
         ledger = self.ledger
         rested = ledger.rows(first, epoch)
         if rested <= 0:
-            return given
+            return 0.0, 1.0
         seen = float(ledger.rows(first, fork.base)) if fork.base >= first else 0.0
-        seen += sum(rows for at, rows in fork.given if at >= first) + given * ledger.rows(epoch, epoch)
-        return min(given, seen / rested)
+        seen += sum(rows for at, rows in fork.given if at >= first)
+        return seen / rested, ledger.rows(max(first, epoch), epoch) / rested
+
+    def knowing(self, epoch: int, rows: int, time: int | None) -> Memory:
+        """The same, where so many rows are known to have come with the next epoch."""
+        return replace(self, ledger=self.ledger.foreseeing(epoch, rows, time))
 
 
 def exact_works(assignment: Assignment, exact: Mask, epoch: int, keep: Keep) -> list[Work]:
@@ -139,6 +153,46 @@ def tentative_works(
             work = Work(task, copy.node, "tentative", origin, chosen.reached, epoch, epoch, fidelity=told)
             works.append(replace(work, given=given, past=past, fork=chosen.number))
     return _heard(topology, works, output_tasks)
+
+
+def restamped(
+    topology: Topology, works: Iterable[Work], forks: Mapping[Task, Fork], measured: Topology, memory: Memory
+) -> tuple[Work, ...]:
+    """Works of an epoch that has been read by now: tentative ones are worth what is known now, but never more than they
+    were stamped with.
+
+    They were laid out before anybody knew how many rows come, and how far time goes.
+    """
+    tentative = {work.task: work for work in works if work.lane == "tentative"}
+    exact = topology.mask(work.task for work in works if work.lane == "exact")
+    loss = np.zeros((1, len(exact)))
+    for operator in topology.operators if tentative else ():
+        if not topology.inputs_of(operator.name):
+            continue
+        span = topology.span[operator.name]
+        left = 1.0 - arriving_losses(measured, measured.operator[operator.name], loss)[0]
+        for number in range(operator.parallelism):
+            index = span.start + number
+            task = topology.tasks[index]
+            loss[0, index] = 0.0 if exact[index] else 1.0
+            if (work := tentative.get(task)) is None:
+                continue
+            given = min(work.given, float(left[number]))
+            told = memory.told(operator.name, forked(work, forks), given, work.last) if operator.stateful else given
+            tentative[task] = replace(work, given=given, fidelity=min(work.fidelity, told))
+            loss[0, index] = 1.0 - tentative[task].fidelity
+    return tuple(tentative[work.task] if work.lane == "tentative" else work for work in works)
+
+
+def stamps_of(works: Iterable[Work]) -> dict[Task, float]:
+    """What each tentative answer is worth."""
+    return {work.task: work.fidelity for work in works if work.lane == "tentative"}
+
+
+def forked(work: Work, forks: Mapping[Task, Fork]) -> Fork:
+    """The fork that a tentative work went on with, or began."""
+    fork = forks.get(work.task)
+    return fork if fork is not None and fork.number == work.fork else Fork(work.fork, work.start, work.start)
 
 
 def answered(measured: Topology, works: Iterable[Work]) -> tuple[float, dict[str, float]]:

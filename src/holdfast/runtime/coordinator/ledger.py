@@ -76,6 +76,15 @@ class Ledger:
         """The newest event time up to an epoch, if it is known."""
         return self._times[min(epoch, self.newest) - self._first] if self._times and epoch >= self._first else None
 
+    def foreseeing(self, epoch: int, rows: int, time: int | None) -> Ledger:
+        """The same with the next epoch as if it were journalled; the same where that is known already."""
+        if epoch != self.newest + 1:
+            return self
+        known = {each: (self.total(each), self.time(each)) for each in range(self._first, self.newest + 1)}
+        foreseen = Ledger(known)
+        foreseen.learn(epoch, rows, time)
+        return foreseen
+
     def rows(self, first: int, last: int) -> int:
         """Rows of the epochs from ``first`` to ``last``."""
         return max(0, self.total(last) - self.total(first - 1))
@@ -84,22 +93,34 @@ class Ledger:
         before = self._totals[-2] if len(self._totals) > 1 else self.total(self.newest - 1)
         return max(1, self._totals[-1] - before)
 
-    def since(self, epoch: int, horizon: int | None) -> set[int]:
-        """The first epoch with rows of the last ``horizon`` microseconds before this epoch's; 0 where that is all.
+    def since(self, epoch: int, horizon: int | None) -> range:
+        """The first epochs that parts of an answer may rest on, from the earliest to the latest; epoch 0 where that
+        is all.
 
-        Of an epoch to come nobody knows: its time may be the last one's, or as much later as that was than the one
-        before. Both are told where they differ, and an answer is as good as the worse of them says.
+        What an epoch says is of times after that of the epoch before, which closed what came until then, and up to its
+        own. So an answer looks back ``horizon`` microseconds from anywhere between the two. Of an epoch to come nobody
+        knows its time: it is taken to move on as it did when it last moved.
 
         Where that was before the first epoch that is known: the one after it, the first of which rows are known, so
         that no answer is called better than it is.
         """
-        now = self.time(epoch)
+        then, now = self.time(epoch - 1), self.time(epoch)
         if horizon is None or now is None:
-            return {0}
-        before = self.time(self.newest - 1)
-        ahead = 0 if before is None else max(0, epoch - self.newest) * (now - before)
+            return range(1)
+        now += max(0, epoch - self.newest) * self._advance()
+        first = 0 if then is None else self._first_after(then - horizon)
+        return range(first, self._first_after(now - horizon) + 1)
+
+    def _advance(self) -> int:
+        """By how much time moved when it last did."""
+        newest = self._times[-1]
+        before = next((time for time in reversed(self._times) if time != newest), None)
+        return 0 if newest is None or before is None else newest - before
+
+    def _first_after(self, time: int) -> int:
+        """The first epoch with rows after this time."""
         # Those without a time come before the first that has one.
         untimed = self._times.count(None)
-        timed = [time for time in self._times[untimed:] if time is not None]
-        found = {bisect_right(timed, then - horizon) for then in (now, now + ahead)}
-        return {self._first + untimed + each if each else self._first and self._first + 1 for each in found}
+        timed = [each for each in self._times[untimed:] if each is not None]
+        found = bisect_right(timed, time)
+        return self._first + untimed + found if found else self._first and self._first + 1

@@ -12,9 +12,8 @@ from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from holdfast.fidelity import objectives, priorities
+from holdfast.fidelity import Stale, objectives, priorities
 from holdfast.placement import affords
 from holdfast.recovery import Node, room
 from holdfast.replication import Floor, Survive, floor, plan_surviving
@@ -56,21 +55,27 @@ def _withheld(parts: Parts) -> bool:
     return parts.settings.recovery == "blocking" or parts.settings.capacity is not None
 
 
-def stale(parts: Parts, checkpoint: int | None = None) -> NDArray[np.float64]:
-    """What each task would lack at least in the next epoch, were all its copies gone: it begins from the checkpoint.
+WAYS = 3
+"""A fork that begins is worst where it looks back to the earliest epoch that it can, to the latest, or to its gap."""
+
+
+def stale(parts: Parts, checkpoint: int | None = None) -> Stale:
+    """What each task would still say in the next epoch, were all its copies gone: it begins from the checkpoint.
 
     ``checkpoint``: as if that one were the newest.
     """
     topology, memory, epoch = parts.assignment.topology, parts.measurements.memory, parts.answering.head + 1
-    lacking = np.ones(len(topology.tasks))
+    kept, fresh = np.zeros((2, WAYS, len(topology.tasks)))
     base = parts.checkpointing.durable if checkpoint is None else checkpoint
     begun = Fork(0, base, base)
     for operator in topology.operators:
         span = topology.span[operator.name]
-        told = memory.told(operator.name, begun, 1.0, epoch) if operator.stateful else 1.0
-        lacking[span] = 1.0 - told
-    lacking[topology.mask(parts.measurements.dear(parts.settings.restore_within))] = 1.0
-    return lacking
+        ways = memory.shares(operator.name, begun, epoch) if operator.stateful else [(0.0, 1.0)]
+        for way, (seen, comes) in enumerate(ways + ways[:1] * (WAYS - len(ways))):
+            kept[way, span], fresh[way, span] = seen, min(comes, 1.0 - seen)
+    silent = topology.mask(parts.measurements.dear(parts.settings.restore_within))
+    kept[:, silent] = fresh[:, silent] = 0.0
+    return Stale(kept, fresh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Outlook:
 
     topology: Topology
     homes: Mapping[Task, tuple[str, ...]]
-    stale: NDArray[np.float64]
+    stale: Stale
     nodes: tuple[Node, ...]
     costs: Mapping[Task, float]
     ceiling: float
@@ -133,7 +138,7 @@ def promised(parts: Parts) -> Floor | None:
         return None
     if survive != "domain" and survive >= len(nodes):
         return None
-    lacking = stale(parts) if roomy(parts, _most(parts)) else 1.0
+    lacking: Stale | float = stale(parts) if roomy(parts, _most(parts)) else 1.0
     return floor(parts.measurements.topology(), copies(parts), nodes, survive, lacking, explored=EXPLORED)
 
 
@@ -167,7 +172,8 @@ def replicas_within(parts: Parts, budget: float) -> Callable[[], ReplicasPlanned
     homes = {task: copy.node for task, copy in assignment.primaries.items()}
     keep = {task: copy.node for task, copy in assignment.replicas.items() if task not in parts.replicating.moving}
     basis = "measured" if parts.measurements.costs() else "declared"
-    head, lacking = parts.answering.head, np.ones(len(topology.tasks))
+    head = parts.answering.head
+    lacking: Stale | float = 1.0
     if head >= 0 and roomy(parts, _most(parts)):
         lacking = stale(parts, max(-1, head - parts.settings.oldest(head)))
 

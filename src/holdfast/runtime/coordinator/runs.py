@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from holdfast.runtime.coordinator.facts import Committed, Lost, Refused, Said, StoodIn, Told, record
+from holdfast.runtime.coordinator.lanes import Fork
 from holdfast.runtime.messages import CancelRun, Halt, Report, Run, RunBroken, RunDone, RunKind, Work
 from holdfast.topology import Task
 
@@ -21,12 +22,13 @@ PATIENCE = 5
 
 @dataclass(frozen=True, slots=True)
 class RunUnderWay:
-    """``checkpoint``: the one when it began; ``gone``: the nodes that went since, even if they are back; ``off``: it
-    was called off, though nobody went.
+    """``checkpoint``: the one when it began, and ``forks``: the tentative branches that there were then; ``gone``: the
+    nodes that went since, even if they are back; ``off``: it was called off, though nobody went.
     """
 
     run: Run
     checkpoint: int
+    forks: Mapping[Task, Fork] = field(default_factory=dict)
     gone: frozenset[str] = field(default_factory=frozenset)
     off: bool = False
 
@@ -47,8 +49,8 @@ class Runs:
                 for number, running in self.under_way.items():
                     self.under_way[number] = replace(running, gone=running.gone | nodes)
                     yield CancelRun(number)
-            case RunDone(number, reports) if number in self.under_way:
-                yield from self._done(self.under_way.pop(number), reports, parts)
+            case RunDone(number, reports, time) if number in self.under_way:
+                yield from self._done(self.under_way.pop(number), reports, time, parts)
             case RunBroken(number, reason) if number in self.under_way:
                 running = self.under_way.pop(number)
                 if running.run.kind == "stopgap" and running.run.last <= parts.answering.head:
@@ -57,11 +59,12 @@ class Runs:
                 if not running.gone and not running.off and running.run.kind != "stopgap":
                     yield from self._count(running.run, [("broken", "", reason)])
 
-    def _done(self, running: RunUnderWay, reports: tuple[Report, ...], parts: Parts) -> Said:
+    def _done(self, running: RunUnderWay, reports: tuple[Report, ...], time: int | None, parts: Parts) -> Said:
         run = running.run
         wrong = [report for report in reports if report.status != "committed"]
         if run.kind == "stopgap":
-            yield StoodIn(run, reports) if not wrong else record("run broken", run=run.number, reason=wrong[0].message)
+            broken = record("run broken", run=run.number, reason=wrong[0].message) if wrong else None
+            yield broken or StoodIn(run, reports, time)
             return
         if wrong:
             refused = Refused(run, tuple(report for report in wrong if report.node not in running.gone))
@@ -77,7 +80,7 @@ class Runs:
         done = {"", *(str(work.task) for work in run.works if run.settled)}
         for key in [key for key in self.attempts if key[0] == run.kind and key[2] in done]:
             del self.attempts[key]
-        yield Committed(run, reports, counted, running.checkpoint == parts.checkpointing.durable)
+        yield Committed(run, reports, counted, running.checkpoint == parts.checkpointing.durable, running.forks)
 
     def _judge(self, refused: Refused) -> Said:
         """A function that fails ends the job; what fails for another reason is repeated, but not for ever.
@@ -129,7 +132,7 @@ class Runs:
         attempt = max([0 if shadow is None else shadow.tries - 1, *tries])
         run = Run(self.next, kind, works, ingest, buffers or {}, shape, shadow is None, attempt, epoch, avoid)
         self.next += 1
-        self.under_way[run.number] = RunUnderWay(run, parts.checkpointing.durable)
+        self.under_way[run.number] = RunUnderWay(run, parts.checkpointing.durable, dict(parts.answering.forks))
         return run
 
     def call_off(self, run: Run) -> CancelRun:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from holdfast.runtime.coordinator.facts import Committed, Copy, Said, StoodIn, Told, record
-from holdfast.runtime.coordinator.lanes import answered, tentative_works
+from holdfast.runtime.coordinator.lanes import Memory, answered, restamped, stamps_of, tentative_works
 from holdfast.runtime.messages import AnswerLate, CancelRun, Publish, Work
 from holdfast.topology import Task
 
@@ -78,15 +78,26 @@ class StandingIn:
             yield parts.runs.call_off(exact)
 
     def _answer(self, told: StoodIn, parts: Parts) -> Said:
-        run = told.run
-        fidelity, queries = answered(parts.measurements.before, run.works)
-        rows = sorted((epoch, report.task) for report in told.reports for epoch in report.outputs)
+        run, measured, topology = told.run, parts.measurements.before, parts.assignment.topology
+        works = restamped(topology, run.works, {}, measured, self._memory(told, parts))
+        fidelity, queries = answered(measured, works)
+        stamps = stamps_of(works)
+        said = [report for report in told.reports if report.outputs and stamps[report.task] > 0]
+        rows = sorted((epoch, report.task) for report in said for epoch in report.outputs)
         silent, tasks = sorted(run.avoid), sorted(str(work.task) for work in run.works)
         yield record(
             "stood in", epoch=run.last, run=run.number, silent=silent, tasks=tasks, fidelity=fidelity, queries=queries
         )
         if rows:
-            yield Publish(run.number, tuple(rows), "tentative", fidelity)
+            yield Publish(run.number, tuple(rows), "tentative", fidelity, stamps)
+
+    def _memory(self, told: StoodIn, parts: Parts) -> Memory:
+        """What answers rest on, with what this run has read of an epoch that the journal may not have."""
+        memory, topology = parts.measurements.memory, parts.assignment.topology
+        sources = [report for report in told.reports if not topology.inputs_of(report.task.operator)]
+        if told.run.ingest is None or not sources:
+            return memory
+        return memory.knowing(told.run.last, sum(report.rows_in for report in sources), told.time)
 
     def run(self, parts: Parts) -> Said:
         """Let those who are not silent answer, on forks of what they have and of the last checkpoint."""

@@ -87,15 +87,18 @@ class Publisher:
         """Put the outputs of a run in their place; the others of its lane go."""
         lane = "exact" if wanted.kind == "final" else "tentative"
         chosen = [self._staged.pop((wanted.run, lane, epoch, task)) for epoch, task in wanted.outputs]
+        stamps = [wanted.stamps.get(task, 1.0) for _, task in wanted.outputs]
         rest = [self._staged.pop(key) for key in list(self._staged) if key[:2] == (wanted.run, lane)]
 
-        def put() -> None:
+        def put() -> list[StagedOutput]:
             self.check()  # what was staged before this is deleted by whoever comes next, before it looks
-            output.place(self.files, chosen, self.sync)
+            placed = output.stamped(self.files, chosen, stamps, self.sync) if wanted.kind == "tentative" else chosen
+            output.place(self.files, placed, self.sync)
+            return list(placed)
 
-        def done(_: object) -> None:
-            self._placed(wanted, chosen)
-            if spent := [each.path for each in (*chosen, *rest)]:
+        def done(placed: list[StagedOutput]) -> None:
+            self._placed(wanted, placed)
+            if spent := list(dict.fromkeys(each.path for each in (*chosen, *placed, *rest))):
                 # Nobody waits for this; what is left of it goes with what broken runs left.
                 self.background.submit("tidy", lambda: self.files.delete_many(spent), lambda _: None)
 

@@ -184,8 +184,12 @@ class Running:
     def _report(self, run: Run, result: RunResult) -> None:
         driver, reports = self._driver, result.reports
 
+        # What an epoch run has read, the journal tells.
+        reads = run.kind == "stopgap" and run.ingest is not None
+        time = newest_time(driver.config.pipeline, reports) if reads else None
+
         def done() -> None:
-            driver.tell(RunDone(run.number, reports))
+            driver.tell(RunDone(run.number, reports, time))
             driver.publisher.forget(run.number)  # what nobody asked to publish by now will not be
 
         if run.kind == "stopgap":

@@ -23,13 +23,17 @@ from holdfast.runtime.messages import (
     Record,
     ReleaseNodes,
     Run,
+    RunDone,
 )
 from holdfast.runtime.simulation.disk import ONLOOKER
 from holdfast.runtime.simulation.operators import Output
 from holdfast.runtime.simulation.simulation import STORE, Simulation
+from holdfast.runtime.simulation.witness import Witness
 from holdfast.state import Damaged, Store, output
 from holdfast.state.journal import commit_names
+from holdfast.topology import Task
 
+CLOSE = 1e-9
 STAGED_AT_MOST = 64
 """Files of broken runs that may wait to be cleared away when a job has ended."""
 
@@ -54,6 +58,10 @@ class Auditor:
         self._finals: dict[tuple[int, str], pa.Table] = {}
         self._said: dict[tuple[int, str], Counter[Any]] = {}
         self._whole: dict[tuple[int, str], Counter[Any]] = {}
+        self._witness = Witness(simulation.pipeline, simulation.batches)
+        self._runs: dict[int, Run] = {}
+        self._worth: dict[int, Mapping[Task, float]] = {}
+        self._stamped: dict[tuple[int, str], float | None] = {}
         self._life = 0
         self._done = -1
         for (epoch, task), rows in (expected or {}).items():
@@ -64,11 +72,18 @@ class Auditor:
         if self.simulation.lives != self._life:
             self._life = self.simulation.lives
             self._publishing.clear()
+            self._runs.clear()
+            self._witness.forget()
+            # What a driver placed that could not say so any more.
+            there = output.written(self.simulation.disk.files(ONLOOKER, STORE), "tentative")
+            self._stamped = {**dict.fromkeys(there), **self._stamped}
             self._done = min(self._done, self.simulation.committed)
         try:
             coordinator.check()
         except AssertionError as error:
             raise Breach(str(error)) from None
+        if isinstance(event, RunDone) and all(report.status == "committed" for report in event.reports):
+            self._done_with(self._runs[event.run], coordinator)
         if isinstance(event, CheckpointDurable):
             self._can_fall_back()
         if isinstance(event, Published):
@@ -76,6 +91,7 @@ class Auditor:
         for instruction in answer:
             match instruction:
                 case Run():
+                    self._runs[instruction.number] = instruction
                     self._run(coordinator, instruction)
                 case Publish():
                     self._publishing[instruction.run, instruction.kind] = instruction
@@ -138,6 +154,10 @@ class Auditor:
             if str(task) in tasks and (task in copies.cold or copy.position < head):
                 raise Breach(f"{task} was moved before its new copy had caught up")
 
+    def _done_with(self, run: Run, coordinator: Coordinator) -> None:
+        parts = coordinator.parts
+        self._worth[run.number] = self._witness.followed(run, parts.assignment.topology, parts.measurements.before)
+
     # What is on the disk
 
     def _published(self, wanted: Publish) -> None:
@@ -146,12 +166,14 @@ class Auditor:
         for epoch, task in wanted.outputs:
             key = (epoch, str(task))
             try:
-                rows = _plain(output.read(files, wanted.kind, *key))
+                found = output.read(files, wanted.kind, *key)
             except (FileNotFoundError, Damaged) as error:
                 raise Breach(f"{task} in epoch {epoch} is said to be published, but {error}") from None
+            rows = _plain(found)
             if wanted.kind == "tentative":
                 if key in self._finals:
                     raise Breach(f"a tentative output of {task} in epoch {epoch} comes after the final one")
+                self._worthy(wanted.run, epoch, task, found)
                 continue
             if key in self._finals:
                 if not self._finals[key].equals(rows):
@@ -160,6 +182,16 @@ class Auditor:
             self._finals[key] = rows
             if self.expected is not None:
                 self._exact(key, rows)
+
+    def _worthy(self, run: int, epoch: int, task: Task, rows: pa.Table) -> None:
+        """What says how complete it is, says no more than is true. What is there, by whomever, stays as it is."""
+        found = self._worth.get(run, {}).get(task)
+        worth = self._stamped.setdefault((epoch, str(task)), found)
+        if self.expected is None or worth is None or not len(rows):
+            return
+        stamp = rows["fidelity"][0].as_py()
+        if not 0 < stamp <= worth + CLOSE:
+            raise Breach(f"{task} says in epoch {epoch} that it is {stamp:.6f} complete; it is {worth:.6f}")
 
     def _exact(self, key: tuple[int, str], rows: pa.Table) -> None:
         assert self.expected is not None

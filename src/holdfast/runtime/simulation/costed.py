@@ -61,7 +61,7 @@ class CostedRunner:
         self._saves: dict[int, tuple[VirtualTimer, Callable[[Saved | Failed], None]]] = {}
         self._topologies: dict[int, Topology] = {}
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"rows": [1]}), sink)
+        pq.write_table(pa.table({"rows": [1], "fidelity": [1.0]}), sink)
         self._output = sink.getvalue().to_pybytes()
         self._checksum = checksum(pa.py_buffer(self._output))
 
@@ -115,7 +115,8 @@ class CostedRunner:
         name = output_name(kind, epoch, str(work.task)).rpartition("/")[2]
         path = f"{STAGED}/{self._context.token}-{plan.run}-{kind}-{name}"
         self._files.put(path, self._output, sync=False)
-        return StagedOutput(epoch, str(work.task), kind, path, len(self._output), self._checksum, 1)
+        size, proof = len(self._output), self._checksum
+        return StagedOutput(epoch, str(work.task), kind, path, size, proof, 1, work.fidelity)
 
     def _topology(self, plan: RunPlan) -> Topology:
         if plan.shape.version not in self._topologies:

@@ -30,8 +30,9 @@ class Digest(op.Operator):
     new key come from tasks whose number changes, and have no order among one another.
     """
 
-    def __init__(self, name: str, stateful: bool, rekeys: bool, ordered: bool) -> None:
+    def __init__(self, name: str, stateful: bool, rekeys: bool, ordered: bool, horizon: int | None = None) -> None:
         self.name = name
+        self.horizon = horizon
         self.rekeys = rekeys
         self.ordered = ordered
         if stateful:
@@ -64,13 +65,17 @@ class Digest(op.Operator):
         return pa.table({"key": pa.array(sent, pa.int64()), "value": digests}, schema=ROWS)
 
 
-def digesting(topology: Topology, ordered: bool) -> op.Pipeline:
-    """A pipeline of digests in the form of a topology."""
+def digesting(topology: Topology, ordered: bool, horizons: Mapping[str, int] | None = None) -> op.Pipeline:
+    """A pipeline of digests in the form of a topology.
+
+    ``horizons``: of event time, so far back these operators say that they look; rows have a ``time`` then.
+    """
     steps = []
     for number, operator in enumerate(topology.operators):
         streams = topology.inputs_of(operator.name)
         if not streams:
-            steps.append(op.source(operator.name, parallelism=operator.parallelism))
+            time = "time" if horizons is not None else None
+            steps.append(op.source(operator.name, parallelism=operator.parallelism, event_time=time))
             continue
         inputs = [
             op.stream(each.source, "key" if each.partitioning in ("full", "split") else (), each.partitioning)
@@ -80,7 +85,7 @@ def digesting(topology: Topology, ordered: bool) -> op.Pipeline:
         steps.append(
             op.step(
                 operator.name,
-                Digest(operator.name, operator.stateful, number % 2 == 1, ordered),
+                Digest(operator.name, operator.stateful, number % 2 == 1, ordered, (horizons or {}).get(operator.name)),
                 inputs,
                 parallelism=operator.parallelism,
                 correlated=operator.inputs == "correlated",
