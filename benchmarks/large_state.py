@@ -1,27 +1,31 @@
 """A count by millions of keys: throughput, checkpoints, restart, the loss of a node, and state beyond memory.
 
-    .venv/bin/python benchmarks/large_state.py --keys 20000000
+    .venv/bin/python benchmarks/large_state.py --keys 20000000 --json FILE
     .venv/bin/python benchmarks/large_state.py --keys 200000 --rows 100000      # whether all of it works
 
 Beside it Structured Streaming with RocksDB and changelog checkpoints, on the same stream: at first every key once, in
 order, then keys at random, ``--rows`` a batch, two cores. What is told as JSON, a line for each part as soon as it is
-known:
+known, and at the end as a table:
 
-- ``filled``: seconds until every key was there;
-- ``throughput``: rows a second of the batches after that, the median and the longest batch, memory of all processes;
+- ``filled``: seconds until every key was there, the start of the first batch included;
+- ``throughput``: rows a second of the batches after that, the median and the longest batch; the most memory that all
+  processes had of their own, and of mapped files, looked at every few seconds from the start on;
 - ``checkpoint`` (Holdfast): seconds from the answer of its epoch until one is durable, and its bytes; the first is that
   of nearly everything, later ones of what changed;
-- ``restart``: seconds from the start of a stopped job until its next answer;
+- ``restart``: seconds from the start of a stopped job until the answer of its next batch;
 - ``failover`` (Holdfast): one of two nodes is lost: seconds until the next answer and until it is exact. Structured
   Streaming in one process has a restart for this;
 - ``holdfast-limited``: all of it again with at most ``--memory-limit`` bytes of a table in memory, the rest mapped.
 
-Each system has ``--limit`` seconds; what it had not told by then is missing, and a line says so.
+The batches after the filling have ``--steady-seconds``, and a system has ``--limit`` in all: what it had not told by
+then is missing, and a line says so. A system of which the file of ``--json`` has everything already, by the same sizes,
+is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -39,7 +43,11 @@ from typing import Any
 from throughput import query_of, session, tree_of
 
 Tell = Callable[..., None]
-SYSTEMS = ("holdfast", "holdfast-limited", "structured")
+Line = dict[str, Any]
+SYSTEMS = {"holdfast": "failover", "holdfast-limited": "failover", "structured": "restart"}
+"""Each with the part that it tells last."""
+LOOK_EVERY = 4.0
+"""Seconds from one look at memory to the next; a look takes milliseconds."""
 
 
 def stream_of(spark: Any, keys: int, rows: int) -> Any:
@@ -47,34 +55,42 @@ def stream_of(spark: Any, keys: int, rows: int) -> Any:
     return stream.selectExpr(f"CASE WHEN value < {keys} THEN value ELSE pmod(xxhash64(value), {keys}) END AS key")
 
 
-def memory() -> int:
-    """Bytes of this process and all below it, what they share counted once."""
-    total = 0
+def memory() -> tuple[int, int]:
+    """Bytes of this process and all below it, what they share counted once: their own, and of files they map."""
+    own = mapped = 0
     for number in tree_of(os.getpid()):
         try:
             lines = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return total
+        found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines[1:])}
+        own += found["Pss_Anon"] + found["Pss_Shmem"]
+        mapped += found["Pss_File"]
+    return own, mapped
 
 
-def steady(running: Any, filling: int, rows: int, batches: int, tell: Tell) -> None:
-    """Waits until so many batches have come after those that fill the state; says how long both took."""
-    began = time.monotonic()
-    filled = None
-    while len(running.recentProgress) < filling + batches and running.isActive:
-        if filled is None and len(running.recentProgress) >= filling:
-            filled = time.monotonic() - began
-            tell("filled", seconds=filled)
+def steady(running: Any, filling: int, asked: argparse.Namespace, tell: Tell) -> None:
+    """Waits for the batches that fill the state, and for those after them; says how long both took."""
+    began = looked = time.monotonic()
+    filled, (own, mapped) = None, memory()
+    while (done := len(running.recentProgress)) < filling + asked.batches and running.isActive:
+        if filled is None and done >= filling:
+            filled = time.monotonic()
+            tell("filled", seconds=filled - began)
+        if filled is not None and done > filling and time.monotonic() - filled > asked.steady_seconds:
+            break
+        if time.monotonic() - looked > LOOK_EVERY:
+            now, looked = memory(), time.monotonic()
+            own, mapped = max(own, now[0]), max(mapped, now[1])
         time.sleep(0.05)
     spent = [each["durationMs"]["triggerExecution"] / 1000 for each in running.recentProgress if each["numInputRows"]]
-    kept = spent[filling : filling + batches]
-    rate = rows * len(kept) / sum(kept)
-    tell("throughput", rows_per_second=rate, median=statistics.median(kept), longest=max(kept), memory=memory())
+    kept = spent[filling : filling + asked.batches]
+    rate, middle = asked.rows * len(kept) / sum(kept), statistics.median(kept)
+    found = {"rows_per_second": rate, "median": middle, "longest": max(kept), "memory": own, "mapped": mapped}
+    tell("throughput", counted=len(kept), **found)
 
 
-def holdfast(keys: int, rows: int, batches: int, limit: int | None, tell: Tell) -> None:
+def holdfast(asked: argparse.Namespace, limit: int | None, tell: Tell) -> None:
     import pyarrow as pa
 
     from holdfast import operators as op
@@ -83,16 +99,15 @@ def holdfast(keys: int, rows: int, batches: int, limit: int | None, tell: Tell) 
     from holdfast.runtime.history.narrative import recoveries
     from holdfast.runtime.spark import start
 
-    spark, folder, filling = session(), Path(tempfile.mkdtemp(prefix="holdfast-large-")), -(-keys // rows)
+    spark, folder, filling = session(), asked.folder, -(-asked.keys // asked.rows)
     counts = op.aggregate({"key": pa.int64()}, count=op.count())
     pipeline = op.Pipeline(
         op.source("keys", parallelism=2), op.step("counts", counts, op.stream("keys", key="key"), parallelism=2)
     )
     common: dict[str, Any] = {"store": folder, "nodes": 2, "checkpoint_every": 10, "memory_limit": limit}
-    lost = filling + batches + 4
     try:
-        job = start(stream_of(spark, keys, rows), pipeline, **common)
-        steady(query_of(job), filling, rows, batches, tell)
+        job = start(stream_of(spark, asked.keys, asked.rows), pipeline, **common)
+        steady(query_of(job), filling, asked, tell)
         job.stop()
         events = list(read_history(folder))
         answered = {event["epoch"]: event["time"] for event in events if event["kind"] == "answered"}
@@ -100,18 +115,23 @@ def holdfast(keys: int, rows: int, batches: int, limit: int | None, tell: Tell) 
         seconds = [event["time"] - answered[event["epoch"]] for event in taken]
         sizes = [event["bytes"] for event in taken]
         tell("checkpoint", seconds=seconds, bytes=sizes)
-        began = time.time()
-        fault = parse_faults(f"kill node-1 at epoch {lost}")
-        job = start(stream_of(spark, keys, rows), pipeline, **common, faults=fault)
-        first = after(folder, began, lambda events: any(event["kind"] == "answered" for event in events))
+        before, began = max(answered), time.time()
+        fault = parse_faults(f"kill node-1 at epoch {before + 4}")
+        job = start(stream_of(spark, asked.keys, asked.rows), pipeline, **common, faults=fault)
+        # The last epoch of the job before is said to be answered at once; what counts is a new one.
+        first = after(folder, began, lambda events: any(is_answer(event, before) for event in events))
         tell("restart", seconds=first)
-        done = after(folder, began, lambda events: any(each.exact_after is not None for each in recoveries(events)))
-        found = recoveries(event for event in read_history(folder) if event["time"] > began)
-        tell("failover", waited=done, answered=found[0].answered_after, exact=found[0].exact_after)
+        after(folder, began, lambda events: any(each.exact_after is not None for each in recoveries(events)))
+        found = recoveries(event for event in read_history(folder) if event["time"] > began)[0]
+        fidelity = found.answered_fidelity
+        tell("failover", answered=found.answered_after, fidelity=fidelity, exact=found.exact_after)
         job.stop()
     finally:
         spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_answer(event: Any, before: int) -> bool:
+    return bool(event["kind"] == "answered" and event["epoch"] > before)
 
 
 def after(folder: Path, began: float, there: Callable[[list[Any]], bool]) -> float:
@@ -123,19 +143,19 @@ def after(folder: Path, began: float, there: Callable[[list[Any]], bool]) -> flo
     return time.time() - began
 
 
-def structured(keys: int, rows: int, batches: int, tell: Tell) -> None:
-    spark, folder = session(), Path(tempfile.mkdtemp(prefix="holdfast-large-"))
+def structured(asked: argparse.Namespace, tell: Tell) -> None:
+    spark, folder = session(), asked.folder
 
     def write(frame: Any, epoch: int) -> None:
         frame.write.mode("append").parquet(str(folder / "output"))
 
     def started() -> Any:
-        writing = stream_of(spark, keys, rows).groupBy("key").count().writeStream.outputMode("update")
+        writing = stream_of(spark, asked.keys, asked.rows).groupBy("key").count().writeStream.outputMode("update")
         return writing.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint")).start()
 
     try:
         running = started()
-        steady(running, -(-keys // rows), rows, batches, tell)
+        steady(running, -(-asked.keys // asked.rows), asked, tell)
         running.stop()
         began = time.monotonic()
         running = started()
@@ -145,17 +165,20 @@ def structured(keys: int, rows: int, batches: int, tell: Tell) -> None:
         running.stop()
     finally:
         spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def one(system: str, keys: int, rows: int, batches: int, memory_limit: int) -> None:
+def one(system: str, asked: argparse.Namespace) -> None:
     def tell(part: str, **found: Any) -> None:
-        print(json.dumps({"system": system, "part": part, "keys": keys, "rows": rows, **_rounded(found)}), flush=True)
+        print(json.dumps({"system": system, "part": part, **sizes(asked), **_rounded(found)}), flush=True)
 
     if system == "structured":
-        structured(keys, rows, batches, tell)
+        structured(asked, tell)
     else:
-        holdfast(keys, rows, batches, memory_limit if system == "holdfast-limited" else None, tell)
+        holdfast(asked, asked.memory_limit if system == "holdfast-limited" else None, tell)
+
+
+def sizes(asked: argparse.Namespace) -> dict[str, int]:
+    return {name: getattr(asked, name) for name in ("keys", "rows", "batches", "steady_seconds", "memory_limit")}
 
 
 def _rounded(found: dict[str, Any]) -> dict[str, Any]:
@@ -172,50 +195,113 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=5_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000, help="a batch")
     parser.add_argument("--batches", type=int, default=20, help="after every key is there")
-    parser.add_argument("--system", choices=SYSTEMS, action="append")
+    parser.add_argument(
+        "--steady-seconds", type=int, default=240, help="for these batches: so many as end by then count"
+    )
+    parser.add_argument("--system", choices=list(SYSTEMS), action="append")
     parser.add_argument("--memory-limit", type=int, default=64 << 20, help="bytes of a table, of holdfast-limited")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for each system")
+    parser.add_argument("--limit", type=float, default=1500, help="seconds for each system")
     parser.add_argument("--json", type=Path, help="add the lines to this file too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    for name in ("keys", "rows", "batches", "memory_limit", "limit"):
+    for name in ("keys", "rows", "batches", "steady_seconds", "memory_limit", "limit"):
         if (value := getattr(asked, name)) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value:g}")
     if asked.one:
-        one(asked.one, asked.keys, asked.rows, asked.batches, asked.memory_limit)
+        one(asked.one, asked)
         return
-    sizes = [
-        f"--{name}={getattr(asked, name.replace('-', '_'))}" for name in ("keys", "rows", "batches", "memory-limit")
-    ]
+    told = known(asked)
     for system in asked.system or SYSTEMS:
-        process = subprocess.Popen(
-            [sys.executable, __file__, "--one", system, *sizes], stdout=subprocess.PIPE, text=True
-        )
-        timer = threading.Timer(asked.limit, ended, [process])
-        timer.start()
+        if any(line["system"] == system and line["part"] == SYSTEMS[system] for line in told):
+            continue
+        told = [line for line in told if line["system"] != system] + measured(system, asked)
+    print(f"\n{table(told)}", flush=True)
+
+
+def known(asked: argparse.Namespace) -> list[Line]:
+    """What the file of ``--json`` has by the same sizes."""
+    if asked.json is None or not asked.json.exists():
+        return []
+    lines: list[Line] = [json.loads(line) for line in asked.json.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if {name: line.get(name) for name in sizes(asked)} == sizes(asked)]
+
+
+def measured(system: str, asked: argparse.Namespace) -> list[Line]:
+    """A system in a process of its own; what it told."""
+    folder, told = Path(tempfile.mkdtemp(prefix="holdfast-large-")), list[Line]()
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in sizes(asked).items()]
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--one", system, "--folder", str(folder), *words], stdout=subprocess.PIPE, text=True
+    )
+    timer = threading.Timer(asked.limit, ended, [process])
+    timer.start()
+    try:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                kept(line, asked.json)
-        timer.cancel()
+                told.append(kept(line, asked.json))
         if process.wait():
-            told = {"system": system, "part": "ended", "why": f"code {process.returncode}, limit {asked.limit:g} s"}
-            kept(json.dumps(told) + "\n", asked.json)
+            why = {"why": f"code {process.returncode}, limit {asked.limit:g} s"}
+            told.append(kept(json.dumps({"system": system, "part": "ended", **sizes(asked), **why}) + "\n", asked.json))
+    finally:
+        timer.cancel()
+        ended(process)
+        shutil.rmtree(folder, ignore_errors=True)
+    return told
 
 
 def ended(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
     for number in reversed(tree_of(process.pid)):
-        try:
+        with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
-        except OSError:
-            continue
 
 
-def kept(line: str, path: Path | None) -> None:
+def kept(line: str, path: Path | None) -> Line:
     print(line, end="", flush=True)
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
+    found: Line = json.loads(line)
+    return found
+
+
+HEADS = (
+    "system", "filled, s", "thousand rows/s (batches)", "batch, median (longest), s", "memory, GB (mapped)",
+    "first checkpoint, s (MB)", "later ones", "restart, s", "next answer after a loss, s (fidelity)", "exact, s",
+)  # fmt: skip
+
+
+def table(told: list[Line]) -> str:
+    """What was told, in Markdown: a row for each system, in cells what it told of each part."""
+    rows = [HEADS, ("---",) + ("---:",) * (len(HEADS) - 1)]
+    for system in dict.fromkeys(line["system"] for line in told):
+        parts = {line["part"]: line for line in told if line["system"] == system}
+        rows.append((system, *cells(parts)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def cells(parts: dict[str, Line]) -> tuple[str, ...]:
+    def cell(part: str, form: Callable[[Line], str]) -> str:
+        return form(parts[part]) if part in parts else "-"
+
+    def later(line: Line) -> str:
+        found = list(zip(line["seconds"][1:], line["bytes"][1:], strict=True))
+        return ", ".join(f"{seconds:.1f} ({size / 1e6:,.0f})" for seconds, size in found) or "-"
+
+    return (
+        cell("filled", lambda line: f"{line['seconds']:.0f}"),
+        cell("throughput", lambda line: f"{line['rows_per_second'] / 1000:,.0f} ({line['counted']})"),
+        cell("throughput", lambda line: f"{line['median']:.2f} ({line['longest']:.2f})"),
+        cell("throughput", lambda line: f"{line['memory'] / 1e9:.1f} ({line['mapped'] / 1e9:.1f})"),
+        cell("checkpoint", lambda line: f"{line['seconds'][0]:.1f} ({line['bytes'][0] / 1e6:,.0f})"),
+        cell("checkpoint", later),
+        cell("restart", lambda line: f"{line['seconds']:.1f}"),
+        cell("failover", lambda line: f"{line['answered']:.1f} ({line['fidelity']:.3f})"),
+        cell("failover", lambda line: f"{line['exact']:.1f}"),
+    )
 
 
 if __name__ == "__main__":

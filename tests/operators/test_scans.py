@@ -1,4 +1,4 @@
-"""No ready operator looks through its state to find what is due or what ranks first."""
+"""No ready operator looks through its state to look up keys, or to find what is due or what ranks first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import pytest
 
 from holdfast import operators as op
 from holdfast.operators.contract import TableView
+from holdfast.state import StateTable
 
 BY = {"key": "string"}
 OPERATORS = {
+    "aggregate": op.aggregate(BY, n=op.count()),
+    "once": op.deduplicate(BY),
     "tumbling": op.tumbling(2, BY, "time", n=op.count()),
     "sliding": op.sliding(4, 2, BY, "time", n=op.count()),
     "session": op.session(2, BY, "time", n=op.count()),
@@ -22,11 +25,13 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_what_is_due_is_found_without_a_scan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scan(self: TableView) -> pa.Table:
+def test_keys_and_what_is_due_are_found_without_a_scan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scan(self: object, *_: object) -> pa.Table:
         raise AssertionError("all of a state was looked through")
 
     monkeypatch.setattr(TableView, "scan", scan)
+    monkeypatch.setattr(StateTable, "flat", scan)
+    monkeypatch.setattr(StateTable, "scan", scan)
     running = op.Trial(op.Pipeline(op.source("rows", event_time="time"), op.step("it", OPERATORS[name], "rows")))
     answered = 0
     for epoch in range(8):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,25 @@ def test_a_worker_loads_while_another_saves_and_folds(tmp_path: Path) -> None:
         thread.join()
     assert trouble == []
     assert LocalState(tmp_path).load("O/0", 60) == versions[60]
+
+
+def test_changes_are_put_together_before_they_meet_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, state = LocalState(tmp_path), TaskState.empty({"t": SCHEMA}, 0)
+    node.restore("O/0", state)
+    for epoch in range(1, 8):
+        gone = Change(SCHEMA.arrow.empty_table(), pa.table({"k": [epoch]}))
+        changes = {"t": gone if epoch == 5 else change(epoch)}
+        state = state.apply(changes, epoch)
+        node.save("O/0", epoch, changes)
+    applied, real = list[int](), TaskState.apply
+
+    def counted(self: TaskState, changes: Mapping[str, Change], epoch: int) -> TaskState:
+        applied.append(epoch)
+        return real(self, changes, epoch)
+
+    monkeypatch.setattr(TaskState, "apply", counted)
+    assert node.load("O/0", 7) == state
+    assert applied == [7], "one look into the state, however many changes"
 
 
 def test_files_stay_few_and_bytes_follow_the_changes(tmp_path: Path) -> None:

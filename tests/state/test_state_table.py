@@ -195,6 +195,19 @@ def test_spilled_state_answers_the_same_and_leaves_nothing_behind(tmp_path: Path
         Spill(tmp_path, -1)
 
 
+def test_to_spill_a_run_takes_no_second_copy_in_memory(tmp_path: Path) -> None:
+    table = StateTable.empty(BY_ID).apply(upserts(np.arange(200_000), np.arange(200_000)), 1)
+    usual, watched = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(watched)
+    try:
+        limited = table.with_spill(Spill(tmp_path, 0))
+    finally:
+        pa.set_memory_pool(usual)
+    assert limited.spilled_bytes == table.nbytes > 4_000_000
+    assert watched.max_memory() < table.nbytes / 4
+    assert limited == table
+
+
 def test_a_new_nullable_column_is_taken_and_anything_else_is_refused(tmp_path: Path) -> None:
     old = StateTable.empty(BY_ID).apply(upserts([1, 2], [10, 20]), 1)
     wider = StateSchema(BY_ID.key, pa.schema([("n", pa.int64()), ("note", pa.string())]))

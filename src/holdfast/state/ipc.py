@@ -122,16 +122,17 @@ def run_of(schema: StateSchema, batch: pa.RecordBatch, spilled: bool = False) ->
 
 def spill(schema: StateSchema, run: SortedRun, directory: Path) -> SortedRun:
     """The same run, read from local disk through the page cache instead of held in memory."""
-    data = encode_run(schema, run, {"kind": "spill"})
+    batch = run_batch(schema, run, {"kind": "spill"})
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, prefix="spill-", suffix=".arrow") as file:
-            file.write(data)
-            file.flush()
+            # Straight to the file: memory is short, and a copy of the run there would double it.
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, batch.schema, options=PLAIN) as writer:
+                writer.write_batch(batch)
             # The mapping keeps the file's blocks until the run is gone; its name goes now, so no crash leaves it.
             data = pa.memory_map(file.name).read_buffer()
     except OSError as error:
-        raise Unusable(f"spill to {directory}: {data.size:,} bytes cannot be written: {error.strerror}") from error
+        raise Unusable(f"spill to {directory}: {run.nbytes:,} bytes cannot be written: {error.strerror}") from error
     return decode_run(data, spilled=True)[1]
 
 

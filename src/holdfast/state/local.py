@@ -317,16 +317,22 @@ class LocalState:
         return _complete([part for part in self._parts(task) if not part.stored])
 
     def _climb(self, steps: list[_Step], state: TaskState, epoch: int) -> TaskState | None:
-        """From one version up to ``epoch`` through changes; a change may begin before the version, never after it."""
-        while state.epoch < epoch:
+        """From one version up to ``epoch`` through changes; a change may begin before the version, never after it.
+
+        Many are put together first: one after the other, each would be looked up in all of the state to count rows.
+        """
+        found: list[dict[str, tuple[StateSchema, SortedRun]]] = []
+        at = state.epoch
+        while at < epoch:
             for step in sorted((s for s in steps if s.since is not None), key=lambda s: (-s.epoch, -s.run)):
-                fits = step.since is not None and step.since <= state.epoch < step.epoch <= epoch
+                fits = step.since is not None and step.since <= at < step.epoch <= epoch
                 if fits and (read := self._read(step)) is not None:
-                    state = _advanced(state, read, step.epoch)
+                    found.append(read)
+                    at = step.epoch
                     break
             else:
                 return None
-        return state if state.epoch == epoch else None
+        return _advanced(state, _overlaid(found), epoch) if at == epoch else None
 
     def _where(self, part: _Part) -> Mapping[str, Any] | None:
         """What was put down with a reference; None if that is nothing, or not whole."""

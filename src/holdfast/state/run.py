@@ -19,6 +19,10 @@ from holdfast.state.ranges import RING, KeyRange
 
 Positions = NDArray[np.int64]
 _PROBES = 12
+_PIECE = 1 << 16
+"""Hashes that are put into buckets at once."""
+_SORTED = 4096
+"""So many hashes or more are sorted before they are searched for."""
 MIN_INDEXED = 512
 AT_ONCE = 1 << 30
 """Runs of more bytes than this are overlaid one after the other."""
@@ -264,6 +268,11 @@ def overlay(older: SortedRun, newer: SortedRun) -> SortedRun:
     return interleave([older, newer], replaced[replaced >= 0])
 
 
+def stacked(runs: Sequence[SortedRun]) -> SortedRun:
+    """Runs of one schema, oldest first, as one; tombstones stay. Newest first: they are short, and the rest is long."""
+    return reduce(lambda newer, older: overlay(older, newer), reversed(runs))
+
+
 def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
     """Several runs of one schema as one, later ones winning; tombstones stay. One sort for all, if memory allows."""
     parts: list[SortedRun] = []
@@ -273,7 +282,7 @@ def overlay_all(runs: Sequence[SortedRun]) -> SortedRun:
             parts.append(run)
     parts.reverse()
     if len(parts) < 3 or sum(run.nbytes for run in parts) > AT_ONCE:
-        return reduce(overlay, parts or runs)
+        return stacked(parts or runs)
     both = interleave(parts)
     twins = np.flatnonzero(both.hashes[1:] == both.hashes[:-1])
     if not len(twins):
@@ -337,15 +346,25 @@ def _same_key_set(older: SortedRun, newer: SortedRun) -> bool:
 def _bucket_starts(hashes: Hashes) -> tuple[np.uint64, np.uint64, NDArray[np.integer[Any]]]:
     """For about as many equal buckets of the covered range as there are hashes: where each bucket begins."""
     low, span = hashes[0], int(hashes[-1] - hashes[0])
-    shift = max(span.bit_length() - len(hashes).bit_length(), 0)
-    buckets = ((hashes - low) >> np.uint64(shift)).view(np.int64)
-    counts = np.bincount(buckets, minlength=(span >> shift) + 1)
-    starts = np.cumsum(counts) - counts
-    return low, np.uint64(shift), starts.astype(np.uint32) if len(hashes) < 1 << 32 else starts
+    shift = np.uint64(max(span.bit_length() - len(hashes).bit_length(), 0))
+    # A run may be most of memory: what is needed meanwhile is a piece of it at a time.
+    starts: NDArray[Any] = np.zeros((span >> int(shift)) + 2, np.uint32 if len(hashes) < 1 << 32 else np.int64)
+    for begin in range(0, len(hashes), _PIECE):
+        buckets = ((hashes[begin : begin + _PIECE] - low) >> shift).view(np.int64)
+        first, last = int(buckets[0]), int(buckets[-1])
+        starts[first + 1 : last + 2] += np.bincount(buckets - first).astype(starts.dtype)
+    np.cumsum(starts, out=starts)
+    return low, shift, starts[:-1]
 
 
 def _places(hashes: Hashes, wanted: Hashes) -> Positions:
-    places: Positions = np.searchsorted(hashes, wanted)
+    """Where each of these is, or would be. Many are asked for in order: neighbours lie in the same cache lines."""
+    if len(wanted) < _SORTED:
+        places: Positions = np.searchsorted(hashes, wanted)
+        return places
+    order = np.argsort(wanted)
+    places = np.empty(len(wanted), np.int64)
+    places[order] = np.searchsorted(hashes, wanted[order])
     return places
 
 

@@ -20,7 +20,7 @@ from holdfast.state import index
 from holdfast.state.change import Change
 from holdfast.state.ipc import spill
 from holdfast.state.ranges import KeyRange
-from holdfast.state.run import Keys, SortedRun, canonical, interleave, overlay, raise_first
+from holdfast.state.run import Keys, SortedRun, canonical, interleave, overlay, raise_first, stacked
 from holdfast.state.schema import StateSchema
 
 FOLD_RATIO = 2
@@ -183,10 +183,7 @@ class StateTable:
         """All live rows as one run."""
         if not self.runs:
             return SortedRun(_no_rows(self.schema), np.zeros(0, np.uint64), len(self.schema.key))
-        total = self.runs[0].loaded()
-        for run in self.runs[1:]:
-            total = overlay(total, run.loaded())
-        return total.without_tombstones()
+        return stacked([run.loaded() for run in self.runs]).without_tombstones()
 
     def scan(self, batch_rows: int = 65_536) -> Iterator[pa.RecordBatch]:
         """All rows in the order of ``to_table``, about ``batch_rows`` at a time; memory follows the batch."""

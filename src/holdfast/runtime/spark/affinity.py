@@ -17,8 +17,12 @@ from pathlib import Path
 from holdfast.runtime.spark.exchange import Stage
 
 PATIENCE = 0.25
-"""Seconds after which a task no longer waits: the one before it may not even have begun."""
-LOOK_EVERY = 0.0005
+"""Seconds after which a task no longer waits for one that may not even have begun."""
+LONGER = 4
+"""For one that has begun it waits up to so many times as long as it took itself: to make a large state anew from files
+takes longer, and two processes would have it in memory."""
+LOOK_EVERY, LOOKS = 0.0005, 50
+"""Seconds between looks at first; later so many looks in the time waited so far."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +38,36 @@ class SlotAffinity:
     first: int = 0
 
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterator[bytes]:
+        self._say(index, self._begun)
+        began = time.monotonic()
         made = self.stage(index, records)
         if index != self.first:
-            self._await((index - 1) % self.of)
+            self._await((index - 1) % self.of, time.monotonic() - began)
         yield from made
-        with contextlib.suppress(OSError):
-            self._mark(index).write_text(str(self.run), encoding="ascii")
+        self._say(index, self._done)
 
-    def _await(self, index: int) -> None:
-        mark, until = self._mark(index), time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+    def _await(self, index: int, took: float) -> None:
+        mark, since, patience = self._mark(index), time.monotonic(), PATIENCE
+        while (waited := time.monotonic() - since) < patience:
             with contextlib.suppress(OSError):
-                if mark.read_text(encoding="ascii") == str(self.run):
+                said = mark.read_text(encoding="ascii")
+                if said == self._done:
                     return
-            time.sleep(LOOK_EVERY)
+                if said == self._begun:
+                    patience = max(PATIENCE, LONGER * took)
+            time.sleep(max(LOOK_EVERY, waited / LOOKS))
+
+    @property
+    def _begun(self) -> str:
+        return f"{self.run} begun"
+
+    @property
+    def _done(self) -> str:
+        return str(self.run)
+
+    def _say(self, index: int, what: str) -> None:
+        with contextlib.suppress(OSError):
+            self._mark(index).write_text(what, encoding="ascii")
 
     def _mark(self, index: int) -> Path:
         return Path(self.folder) / f"turn-{self.level}-{index}"
