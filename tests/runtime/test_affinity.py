@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 from unittest import mock
 
-import pytest
-
 from holdfast.runtime.spark import affinity
 from holdfast.runtime.spark.affinity import SlotAffinity
 
@@ -51,41 +49,7 @@ def test_a_slot_without_the_one_before_it_goes_on(tmp_path: Path) -> None:
 def test_the_order_may_begin_elsewhere(tmp_path: Path) -> None:
     """Two read the batch and one slot does the rest: who was met last must be the first to be met again."""
     waited: list[int] = []
-    with mock.patch.object(SlotAffinity, "_await", lambda _, index, __: waited.append(index)):
+    with mock.patch.object(SlotAffinity, "_await", lambda _, index: waited.append(index)):
         for index in (2, 0, 1):
             assert list(SlotAffinity(bundles, str(tmp_path), 7, 0, 3, first=2)(index, ())) == bundles(index, ())
     assert waited == [2, 0], "the third waits for nobody, the first for it, the second for the first"
-
-
-class Clock:
-    """Time passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.mark.parametrize(
-    ("said", "took", "waited"),
-    [("7 begun", 2.0, 8.0), ("7 begun", 0.0, 0.25), ("6 begun", 2.0, 0.25), ("", 2.0, 0.25), ("7", 2.0, 0.0)],
-)
-def test_who_worked_for_long_waits_for_long_but_only_for_one_that_has_begun(
-    said: str, took: float, waited: float, tmp_path: Path
-) -> None:
-    (tmp_path / "turn-0-0").write_text(said)
-    clock = Clock()
-
-    def work(index: int, _: object) -> list[bytes]:
-        assert (tmp_path / "turn-0-1").read_text() == "7 begun"
-        clock.sleep(took)
-        return bundles(index, _)
-
-    with mock.patch.object(affinity, "time", clock):
-        assert list(SlotAffinity(work, str(tmp_path), 7, 0, 2)(1, ())) == bundles(1, ())
-    assert took + waited <= clock.now < took + waited * 1.1 + 0.01
-    assert (tmp_path / "turn-0-1").read_text() == "7"

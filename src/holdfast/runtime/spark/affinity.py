@@ -17,12 +17,8 @@ from pathlib import Path
 from holdfast.runtime.spark.exchange import Stage
 
 PATIENCE = 0.25
-"""Seconds after which a task no longer waits for one that may not even have begun."""
-LONGER = 4
-"""For one that has begun it waits up to so many times as long as it took itself: to make a large state anew from files
-takes longer, and two processes would have it in memory."""
-LOOK_EVERY, LOOKS = 0.0005, 50
-"""Seconds between looks at first; later so many looks in the time waited so far."""
+"""Seconds after which a task no longer waits: the one before it may not even have begun."""
+LOOK_EVERY = 0.0005
 
 
 @dataclass(frozen=True)
@@ -38,36 +34,20 @@ class SlotAffinity:
     first: int = 0
 
     def __call__(self, index: int, records: Iterable[bytes]) -> Iterator[bytes]:
-        self._say(index, self._begun)
-        began = time.monotonic()
         made = self.stage(index, records)
         if index != self.first:
-            self._await((index - 1) % self.of, time.monotonic() - began)
+            self._await((index - 1) % self.of)
         yield from made
-        self._say(index, self._done)
-
-    def _await(self, index: int, took: float) -> None:
-        mark, since, patience = self._mark(index), time.monotonic(), PATIENCE
-        while (waited := time.monotonic() - since) < patience:
-            with contextlib.suppress(OSError):
-                said = mark.read_text(encoding="ascii")
-                if said == self._done:
-                    return
-                if said == self._begun:
-                    patience = max(PATIENCE, LONGER * took)
-            time.sleep(max(LOOK_EVERY, waited / LOOKS))
-
-    @property
-    def _begun(self) -> str:
-        return f"{self.run} begun"
-
-    @property
-    def _done(self) -> str:
-        return str(self.run)
-
-    def _say(self, index: int, what: str) -> None:
         with contextlib.suppress(OSError):
-            self._mark(index).write_text(what, encoding="ascii")
+            self._mark(index).write_text(str(self.run), encoding="ascii")
+
+    def _await(self, index: int) -> None:
+        mark, until = self._mark(index), time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                if mark.read_text(encoding="ascii") == str(self.run):
+                    return
+            time.sleep(LOOK_EVERY)
 
     def _mark(self, index: int) -> Path:
         return Path(self.folder) / f"turn-{self.level}-{index}"
