@@ -4,10 +4,14 @@ each file: make fuzz-stores.
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
-from malformed_stores import Change, drawn, fuzz, laid_out, looked_at, real, restarted
+from malformed_changes import Change, drawn
+from malformed_readers import End, Hear, laid_out, read, real, restarted, said
+from malformed_stores import fuzzed, main
 
 from holdfast.errors import Invalid
 from holdfast.runtime.history.history import NAME, History, read_history
@@ -27,9 +31,10 @@ def some(beginnings: tuple[str, ...]) -> list[str]:
 
 
 def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
-    assert restarted(Change("nothing", {})) is None
+    assert restarted(Change("nothing", {})) == End("right answer")
     with laid_out(real().files) as folder:
-        assert looked_at(folder, Change("nothing", {})) is None
+        assert said(folder, Change("nothing", {})) == End("harmless")
+        assert read(folder) == End("right answer")
     assert {name.partition("/")[0] for name in real().files} >= {
         "checkpoints", "cursor", "fence", "history.jsonl", "holdfast-store.json", "journal", "output", "shape",
         "signature", "state",
@@ -40,14 +45,61 @@ def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", [*some(KINDS), *some(ARROW)])
 def test_changes_are_refused_or_do_no_harm(name: str) -> None:
-    assert fuzz([name], 20, 1, lambda _: None, in_turn=True) == []
+    assert fuzzed(name, 20, 1, in_turn=True).found == []
 
 
 def test_the_fuzz_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without checksums and forms, changed stores give wrong answers and errors that are not ours, and it says so."""
     commit = max(name for name in real().files if name.startswith("journal/commits/"))
     monkeypatch.setattr("holdfast.state.entries.misfit", lambda *_: None)
-    assert fuzz([commit], 60, 1, lambda _: None, in_turn=True) != []
+    assert fuzzed(commit, 60, 1, in_turn=True).found != []
+
+
+@pytest.mark.parametrize("beginning", ["cursor/", "state/leaders-0/", "output/final/", "output/sums/final/"])
+def test_ends_that_are_shared_are_those_of_whole_runs(beginning: str) -> None:
+    name = max(name for name in real().files if name.startswith(beginning))
+    shared, apart = fuzzed(name, 14, 2), fuzzed(name, 14, 2, shares=False)
+    assert (shared.ends, shared.found) == (apart.ends, apart.found)
+    assert shared.ran.total() < apart.ran.total()
+
+
+def test_what_is_planted_is_found_in_shared_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checksum that nobody compares: the same is told of every change, whether its reader ran or not."""
+    output = max(name for name in real().files if name.startswith("output/final/"))
+    monkeypatch.setattr("holdfast.state.output.problem", lambda *_: None)
+    shared, apart = fuzzed(output, 12, 1), fuzzed(output, 12, 1, shares=False)
+    assert shared.found == apart.found != []
+
+
+def test_a_reader_that_goes_by_more_than_it_is_told_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends are only shared by readers that are deterministic: one in so many is run all the same."""
+    numbers = count()
+
+    def fickle(_: Path, hear: Hear) -> End:
+        with hear(None):
+            return End("refused", f"{next(numbers)}")
+
+    monkeypatch.setattr("malformed_stores.CHECKED", 2)
+    monkeypatch.setattr("malformed_stores.read", fickle)
+    with pytest.raises(AssertionError, match="though others that were told the same"):
+        fuzzed(max(name for name in real().files if name.startswith("state/")), 20, 1)
+
+
+@pytest.mark.parametrize(
+    "words", [["--count", "0"], ["--count", "x"], ["--processes", "0"], ["--seed", "-1"], ["--only", "zebra"], ["--x"]]
+)
+def test_bad_options_are_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_what_came_of_the_changes_is_told_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "2", "--only", "shape/", "--processes", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["kind", "files", "changes"], ["shape", "1", "2"]]
+    assert lines[-1].startswith("1 files, 2 changes in ") and lines[-1].endswith(": 0 do not hold")
 
 
 def test_a_change_is_drawn_from_its_seed_alone() -> None:
