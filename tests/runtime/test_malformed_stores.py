@@ -4,19 +4,21 @@ each file: make fuzz-stores.
 
 from __future__ import annotations
 
+import json
+import os
 from itertools import count
 from pathlib import Path
 from random import Random
 
 import pytest
-from malformed_changes import Change, drawn
+from malformed_changes import Change, drawn, signed
 from malformed_readers import End, Hear, laid_out, read, real, restarted, said
 from malformed_stores import fuzzed, main
 
 from holdfast.errors import Invalid
 from holdfast.runtime.history.history import NAME, History, read_history
 from holdfast.state import Damaged, Store
-from holdfast.state.entries import FileEntry
+from holdfast.state.entries import FileEntry, parse_document
 from holdfast.state.files import link_between
 from holdfast.state.forms import FORMS, misfit
 from holdfast.state.names import is_inside
@@ -108,7 +110,41 @@ def test_a_change_is_drawn_from_its_seed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/x", "a/../b", "a//b", "./a", "a/.", "..", "", "a\\b", "a\x00b", "a/", "a\n"]
+    ("beginning", "key", "value"),
+    [
+        ("checkpoints/index-", "manifests", ["\ud800"]),
+        ("output/sums/final/", "kind", "\ud800"),
+        ("fence/", "\ud800", 1),
+    ],
+)
+def test_a_document_whose_text_is_no_unicode_is_damaged(beginning: str, key: str, value: object) -> None:
+    """No file has such a name, and no screen shows it: commands broke with errors that were not ours."""
+    name = max(name for name in real().files if name.startswith(beginning))
+    change = Change("", {name: signed({**json.loads(real().files[name]), key: value})}, forged=True)
+    with pytest.raises(Damaged, match="is torn or was altered"):
+        parse_document("", "any", name, change.files[name])
+    with laid_out({**real().files, **change.files}) as folder:
+        assert said(folder, change) == End("refused")
+    assert restarted(change).told is None
+
+
+def test_text_of_a_history_that_is_no_unicode_is_shown_as_well_as_can_be() -> None:
+    line = json.dumps({"time": 1.0, "kind": "fault", "fault": "kill \ud800"}).encode() + b"\n"
+    change = Change("", {NAME: real().files[NAME] + line}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        assert list(read_history(folder))[-1]["fault"] == "kill ?"
+        assert said(folder, change) == End("harmless")
+
+
+@pytest.mark.parametrize("where", ["output/final", "output/sums/final", "fence"])
+def test_a_file_whose_name_is_no_unicode_is_told(where: str) -> None:
+    with laid_out(real().files) as folder:
+        (folder / where / os.fsdecode(b"\xff.parquet")).write_bytes(b"x")
+        assert said(folder, Change("", {})) == End("refused")
+
+
+@pytest.mark.parametrize(
+    "name", ["a\ud800b", "../x", "/x", "a/../b", "a//b", "./a", "a/.", "..", "", "a\\b", "a\x00b", "a/", "a\n"]
 )
 def test_names_that_lead_elsewhere_are_none(name: str) -> None:
     assert not is_inside(name)

@@ -129,6 +129,9 @@ def event_of(line: str | bytes) -> dict[str, Any] | None:
     """The event that a line tells; None if it is torn or no event."""
     try:
         event = json.loads(line)
+        if "\\u" in line if isinstance(line, str) else b"\\u" in line:
+            # Half of a pair, which JSON can say and nothing can show.
+            event = json.loads(json.dumps(event, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     whole = (
