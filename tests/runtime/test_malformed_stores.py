@@ -18,7 +18,7 @@ from malformed_stores import fuzzed, main
 from holdfast.errors import Invalid
 from holdfast.runtime.history.history import NAME, History, read_history
 from holdfast.state import Damaged, Store
-from holdfast.state.entries import FileEntry, parse_document
+from holdfast.state.entries import FileEntry, parse_document, read_document
 from holdfast.state.files import link_between
 from holdfast.state.forms import FORMS, misfit
 from holdfast.state.names import is_inside
@@ -126,6 +126,20 @@ def test_a_document_whose_text_is_no_unicode_is_damaged(beginning: str, key: str
     with laid_out({**real().files, **change.files}) as folder:
         assert said(folder, change) == End("refused")
     assert restarted(change).told is None
+
+
+@pytest.mark.parametrize("named", ["a\x00", "../../outside", "/etc/passwd"])
+@pytest.mark.parametrize(
+    ("beginning", "key"), [("checkpoints/index-", "manifests"), ("fence/0000000001.found", "journal")]
+)
+def test_a_list_of_files_names_files_of_the_store_alone(beginning: str, key: str, named: str) -> None:
+    """What an index names is looked for: outside of the store, or with an error that was not ours."""
+    name = max(name for name in real().files if name.startswith(beginning))
+    change = Change("", {name: signed({**json.loads(real().files[name]), key: [named]})}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        with pytest.raises(Damaged, match=rf"{key}\[0\] must be the name of a file in the store"):
+            read_document(Store(folder).files, "index" if key == "manifests" else "found", name)
+        assert said(folder, change) == End("refused")
 
 
 def test_text_of_a_history_that_is_no_unicode_is_shown_as_well_as_can_be() -> None:
