@@ -58,21 +58,22 @@ class Looks:
         self._known = 0
         self.ran: Counter[str] = Counter()
 
-    def at(self, change: Change, readers: Sequence[str] = READERS) -> End:
-        """What comes of a change; of the restart, if nothing is wrong with it and there is one."""
-        end = End("harmless")
+    def at(self, change: Change, readers: Sequence[str]) -> End:
+        """What is wrong with what comes of a change; if nothing is, what a restart makes of it, or else the others."""
+        ends: list[End] = []
         try:
             for name, data in change.files.items():
                 (self._folder / name).write_bytes(data)
             for reader in readers:
-                if reader != "restarted" or set(change.files) != {NAME}:
-                    end = self._end(reader, change)
-                if end.told is not None:
-                    break
+                ends.append(self._end(reader, change))
+                if ends[-1].told is not None:
+                    return ends[-1]
         finally:
             for name in change.files:
                 (self._folder / name).write_bytes(real().files[name])
-        return end
+        if "restarted" in readers:
+            return ends[-1]
+        return next((end for end in ends if end.how == "refused"), ends[0])
 
     def _end(self, reader: str, change: Change) -> End:
         files = {name: data for name, data in change.files.items() if reader != "restarted" or name != NAME}
@@ -132,14 +133,19 @@ def fuzzed(name: str, count: int, seed: int, in_turn: bool = False, shares: bool
         looks = Looks(folder, shares)
         for number in range(count):
             change = drawn(name, Random(f"{seed} {name} {number}"), real().files)
-            readers = READERS if not in_turn or set(change.files) == {NAME} else (READERS[number % len(READERS)],)
-            end = looks.at(change, readers)
+            end = looks.at(change, _readers(change, number if in_turn else None))
             done.ends[end.how] += 1
             if end.told is not None:
                 forged = " (forged)" if change.forged else ""
                 done.found.append(f"{change.told}{forged}: {end.told} [seed {seed} {number}]")
         done.ran.update(looks.ran)
     return done
+
+
+def _readers(change: Change, turn: int | None) -> Sequence[str]:
+    if set(change.files) == {NAME}:
+        return READERS[:2]  # a restart does not read the history
+    return READERS if turn is None else (READERS[turn % len(READERS)],)
 
 
 def kind_of(name: str) -> str:

@@ -150,6 +150,29 @@ def test_text_of_a_history_that_is_no_unicode_is_shown_as_well_as_can_be() -> No
         assert said(folder, change) == End("harmless")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("nodes lost", "down", None),
+        ("published", "epochs", []),
+        ("recovery plan", "recover", ".."),
+        ("replay", "from_buffers", True),
+        ("replay", "tasks", [["counts/0"]]),
+        ("run", "seconds", [0.1]),
+        ("answered", "time", 10**29),
+    ],
+)
+def test_an_event_that_has_other_than_ours_is_refused(kind: str, key: str, value: object) -> None:
+    """Where it is shown, not only where it is understood: pages and stories broke with errors that were not ours."""
+    events = [json.loads(line) for line in real().files[NAME].splitlines()]
+    alike = [event for event in events if event["kind"] == kind and event.get("of") != "epoch"]  # of runs, replays
+    alike[0 if kind == "published" else -1][key] = value
+    data = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    change = Change("", {NAME: data}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        assert said(folder, change) == End("refused")
+
+
 @pytest.mark.parametrize("where", ["output/final", "output/sums/final", "fence"])
 def test_a_file_whose_name_is_no_unicode_is_told(where: str) -> None:
     with laid_out(real().files) as folder:

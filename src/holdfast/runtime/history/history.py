@@ -145,7 +145,7 @@ def understood(directory: str | Path) -> Iterator[None]:
     """Invalid for a history in which events lack what ours have: another program wrote it, or another version."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = f"an event has no {error}" if isinstance(error, KeyError) else str(error)
         raise Invalid(f"{directory}: {NAME} is not a history that this version of Holdfast writes: {what}") from None
 
