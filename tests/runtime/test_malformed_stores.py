@@ -173,6 +173,14 @@ def test_an_event_that_has_other_than_ours_is_refused(kind: str, key: str, value
         assert said(folder, change) == End("refused")
 
 
+def test_a_commit_that_routes_an_operator_which_is_not_there_goes_by_the_others() -> None:
+    """Whoever cuts its rows anew asked for the tasks of that operator, and broke with an error that was not ours."""
+    name = max(name for name in real().files if name.startswith("journal/commits/"))
+    body = json.loads(real().files[name])
+    body["extra"]["routings"]["gone"] = body["extra"]["routings"]["counts"]
+    assert restarted(Change("", {name: signed(body)}, forged=True)) == End("right answer")
+
+
 @pytest.mark.parametrize("where", ["output/final", "output/sums/final", "fence"])
 def test_a_file_whose_name_is_no_unicode_is_told(where: str) -> None:
     with laid_out(real().files) as folder:
