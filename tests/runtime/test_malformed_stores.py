@@ -57,6 +57,16 @@ def test_the_fuzz_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None
     assert fuzzed(commit, 60, 1, in_turn=True).found != []
 
 
+def test_a_restart_that_answers_otherwise_is_found_unless_it_was_forged() -> None:
+    name = max(name for name in real().files if name.startswith("journal/commits/"))
+    body = json.loads(real().files[name])
+    body["tasks"].popitem()
+    body["extra"]["pieces"] -= 1
+    files = {name: signed(body)}
+    assert "silently wrong" in str(restarted(Change("", files)).told)
+    assert restarted(Change("", files, forged=True)) == End("harmless")
+
+
 @pytest.mark.parametrize("beginning", ["cursor/", "state/leaders-0/", "output/final/", "output/sums/final/"])
 def test_ends_that_are_shared_are_those_of_whole_runs(beginning: str) -> None:
     name = max(name for name in real().files if name.startswith(beginning))
