@@ -84,8 +84,9 @@ record-queries: setup
 	cd tests/spark/plain && PYTHONPATH=../.. $(abspath $(BIN))/python recorded.py
 
 # Every file of a store changed in N ways: refused in words of ours, or the right answer: make fuzz-stores N=1000 SEED=0
+# By as many processes as there are cores, or PROCESSES=1
 fuzz-stores: $(READY)
-	$(BIN)/python tests/runtime/malformed_stores.py --count $(N) --seed $(SEED)
+	$(BIN)/python tests/runtime/malformed_stores.py --count $(N) --seed $(SEED) $(if $(PROCESSES),--processes $(PROCESSES))
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,15 +4,21 @@ each file: make fuzz-stores.
 
 from __future__ import annotations
 
+import json
+import os
+from itertools import count
+from pathlib import Path
 from random import Random
 
 import pytest
-from malformed_stores import Change, drawn, fuzz, laid_out, looked_at, real, restarted
+from malformed_changes import Change, drawn, signed
+from malformed_readers import End, Hear, laid_out, read, real, restarted, said
+from malformed_stores import fuzzed, main
 
 from holdfast.errors import Invalid
 from holdfast.runtime.history.history import NAME, History, read_history
 from holdfast.state import Damaged, Store
-from holdfast.state.entries import FileEntry
+from holdfast.state.entries import FileEntry, parse_document, read_document
 from holdfast.state.files import link_between
 from holdfast.state.forms import FORMS, misfit
 from holdfast.state.names import is_inside
@@ -27,9 +33,10 @@ def some(beginnings: tuple[str, ...]) -> list[str]:
 
 
 def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
-    assert restarted(Change("nothing", {})) is None
+    assert restarted(Change("nothing", {})) == End("right answer")
     with laid_out(real().files) as folder:
-        assert looked_at(folder, Change("nothing", {})) is None
+        assert said(folder, Change("nothing", {})) == End("harmless")
+        assert read(folder) == End("right answer")
     assert {name.partition("/")[0] for name in real().files} >= {
         "checkpoints", "cursor", "fence", "history.jsonl", "holdfast-store.json", "journal", "output", "shape",
         "signature", "state",
@@ -40,14 +47,71 @@ def test_the_store_that_is_changed_is_a_whole_one_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", [*some(KINDS), *some(ARROW)])
 def test_changes_are_refused_or_do_no_harm(name: str) -> None:
-    assert fuzz([name], 20, 1, lambda _: None, in_turn=True) == []
+    assert fuzzed(name, 20, 1, in_turn=True).found == []
 
 
 def test_the_fuzz_finds_what_is_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without checksums and forms, changed stores give wrong answers and errors that are not ours, and it says so."""
     commit = max(name for name in real().files if name.startswith("journal/commits/"))
     monkeypatch.setattr("holdfast.state.entries.misfit", lambda *_: None)
-    assert fuzz([commit], 60, 1, lambda _: None, in_turn=True) != []
+    assert fuzzed(commit, 60, 1, in_turn=True).found != []
+
+
+def test_a_restart_that_answers_otherwise_is_found_unless_it_was_forged() -> None:
+    name = max(name for name in real().files if name.startswith("journal/commits/"))
+    body = json.loads(real().files[name])
+    body["tasks"].popitem()
+    body["extra"]["pieces"] -= 1
+    files = {name: signed(body)}
+    assert "silently wrong" in str(restarted(Change("", files)).told)
+    assert restarted(Change("", files, forged=True)) == End("harmless")
+
+
+@pytest.mark.parametrize("beginning", ["cursor/", "state/leaders-0/", "output/final/", "output/sums/final/"])
+def test_ends_that_are_shared_are_those_of_whole_runs(beginning: str) -> None:
+    name = max(name for name in real().files if name.startswith(beginning))
+    shared, apart = fuzzed(name, 14, 2), fuzzed(name, 14, 2, shares=False)
+    assert (shared.ends, shared.found) == (apart.ends, apart.found)
+    assert shared.ran.total() < apart.ran.total()
+
+
+def test_what_is_planted_is_found_in_shared_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checksum that nobody compares: the same is told of every change, whether its reader ran or not."""
+    output = max(name for name in real().files if name.startswith("output/final/"))
+    monkeypatch.setattr("holdfast.state.output.problem", lambda *_: None)
+    shared, apart = fuzzed(output, 12, 1), fuzzed(output, 12, 1, shares=False)
+    assert shared.found == apart.found != []
+
+
+def test_a_reader_that_goes_by_more_than_it_is_told_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends are only shared by readers that are deterministic: one in so many is run all the same."""
+    numbers = count()
+
+    def fickle(_: Path, hear: Hear) -> End:
+        with hear(None):
+            return End("refused", f"{next(numbers)}")
+
+    monkeypatch.setattr("malformed_stores.CHECKED", 2)
+    monkeypatch.setattr("malformed_stores.read", fickle)
+    with pytest.raises(AssertionError, match="though others that were told the same"):
+        fuzzed(max(name for name in real().files if name.startswith("state/")), 20, 1)
+
+
+@pytest.mark.parametrize(
+    "words", [["--count", "0"], ["--count", "x"], ["--processes", "0"], ["--seed", "-1"], ["--only", "zebra"], ["--x"]]
+)
+def test_bad_options_are_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_what_came_of_the_changes_is_told_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "2", "--only", "shape/", "--processes", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["kind", "files", "changes"], ["shape", "1", "2"]]
+    assert lines[-1].startswith("1 files, 2 changes in ") and lines[-1].endswith(": 0 do not hold")
 
 
 def test_a_change_is_drawn_from_its_seed_alone() -> None:
@@ -56,7 +120,86 @@ def test_a_change_is_drawn_from_its_seed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/x", "a/../b", "a//b", "./a", "a/.", "..", "", "a\\b", "a\x00b", "a/", "a\n"]
+    ("beginning", "key", "value"),
+    [
+        ("checkpoints/index-", "manifests", ["\ud800"]),
+        ("output/sums/final/", "kind", "\ud800"),
+        ("fence/", "\ud800", 1),
+    ],
+)
+def test_a_document_whose_text_is_no_unicode_is_damaged(beginning: str, key: str, value: object) -> None:
+    """No file has such a name, and no screen shows it: commands broke with errors that were not ours."""
+    name = max(name for name in real().files if name.startswith(beginning))
+    change = Change("", {name: signed({**json.loads(real().files[name]), key: value})}, forged=True)
+    with pytest.raises(Damaged, match="is torn or was altered"):
+        parse_document("", "any", name, change.files[name])
+    with laid_out({**real().files, **change.files}) as folder:
+        assert said(folder, change) == End("refused")
+    assert restarted(change).told is None
+
+
+@pytest.mark.parametrize("named", ["a\x00", "../../outside", "/etc/passwd"])
+@pytest.mark.parametrize(
+    ("beginning", "key"), [("checkpoints/index-", "manifests"), ("fence/0000000001.found", "journal")]
+)
+def test_a_list_of_files_names_files_of_the_store_alone(beginning: str, key: str, named: str) -> None:
+    """What an index names is looked for: outside of the store, or with an error that was not ours."""
+    name = max(name for name in real().files if name.startswith(beginning))
+    change = Change("", {name: signed({**json.loads(real().files[name]), key: [named]})}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        with pytest.raises(Damaged, match=rf"{key}\[0\] must be the name of a file in the store"):
+            read_document(Store(folder).files, "index" if key == "manifests" else "found", name)
+        assert said(folder, change) == End("refused")
+
+
+def test_text_of_a_history_that_is_no_unicode_is_shown_as_well_as_can_be() -> None:
+    line = json.dumps({"time": 1.0, "kind": "fault", "fault": "kill \ud800"}).encode() + b"\n"
+    change = Change("", {NAME: real().files[NAME] + line}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        assert list(read_history(folder))[-1]["fault"] == "kill ?"
+        assert said(folder, change) == End("harmless")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("nodes lost", "down", None),
+        ("published", "epochs", []),
+        ("recovery plan", "recover", ".."),
+        ("replay", "from_buffers", True),
+        ("replay", "tasks", [["counts/0"]]),
+        ("run", "seconds", [0.1]),
+        ("answered", "time", 10**29),
+    ],
+)
+def test_an_event_that_has_other_than_ours_is_refused(kind: str, key: str, value: object) -> None:
+    """Where it is shown, not only where it is understood: pages and stories broke with errors that were not ours."""
+    events = [json.loads(line) for line in real().files[NAME].splitlines()]
+    alike = [event for event in events if event["kind"] == kind and event.get("of") != "epoch"]  # of runs, replays
+    alike[0 if kind == "published" else -1][key] = value
+    data = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    change = Change("", {NAME: data}, forged=True)
+    with laid_out({**real().files, **change.files}) as folder:
+        assert said(folder, change) == End("refused")
+
+
+def test_a_commit_that_routes_an_operator_which_is_not_there_goes_by_the_others() -> None:
+    """Whoever cuts its rows anew asked for the tasks of that operator, and broke with an error that was not ours."""
+    name = max(name for name in real().files if name.startswith("journal/commits/"))
+    body = json.loads(real().files[name])
+    body["extra"]["routings"]["gone"] = body["extra"]["routings"]["counts"]
+    assert restarted(Change("", {name: signed(body)}, forged=True)) == End("right answer")
+
+
+@pytest.mark.parametrize("where", ["output/final", "output/sums/final", "fence"])
+def test_a_file_whose_name_is_no_unicode_is_told(where: str) -> None:
+    with laid_out(real().files) as folder:
+        (folder / where / os.fsdecode(b"\xff.parquet")).write_bytes(b"x")
+        assert said(folder, Change("", {})) == End("refused")
+
+
+@pytest.mark.parametrize(
+    "name", ["a\ud800b", "../x", "/x", "a/../b", "a//b", "./a", "a/.", "..", "", "a\\b", "a\x00b", "a/", "a\n"]
 )
 def test_names_that_lead_elsewhere_are_none(name: str) -> None:
     assert not is_inside(name)

@@ -7,6 +7,7 @@ import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -108,6 +109,8 @@ def _holdfast(
 
 def main() -> NoReturn:
     """Exit code 0, 2 for bad input, 1 for a failure at run time, 130 when interrupted."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: the name of a file may be no text
     _keep_stdout()
     try:
         code = app(standalone_mode=False, prog_name="holdfast")

@@ -33,14 +33,15 @@ def history(
         if task is not None and not kept:
             names = sorted({name for event in told if event["kind"] == "recovery plan" for name in event["recover"]})
             raise Invalid(f"--task {task}: nothing is said of it; {instead(task, names, 'tasks')}")
-        answer({"events": kept}, form, lambda console: _events(console, kept))
+        with understood(folder):
+            answer({"events": kept}, form, lambda console: _events(console, kept))
         return
     with understood(folder):
         found = recoveries(told)[-last:]
         standing = promise(told)
-    epochs = sum(event["kind"] == "epoch" for event in told)
-    content = {"epochs": epochs, "promise": standing or None, "recoveries": [each.as_json() for each in found]}
-    answer(content, form, lambda console: _read(console, found, epochs, standing))
+        epochs = sum(event["kind"] == "epoch" for event in told)
+        content = {"epochs": epochs, "promise": standing or None, "recoveries": [each.as_json() for each in found]}
+        answer(content, form, lambda console: _read(console, found, epochs, standing))
 
 
 def _speaks_of(event: dict[str, Any], task: str) -> bool:

@@ -29,6 +29,7 @@ def report(
     """
     from holdfast.report.digest import digest
     from holdfast.report.page import NAME, write_page
+    from holdfast.runtime.history.history import understood
 
     here = Path() if "://" in folder else Path(folder)
     path = out if out is not None else here / NAME
@@ -38,7 +39,8 @@ def report(
         raise Invalid(f"--out {path}: this is a folder; name a file, such as {path / NAME}")
     content = digest(folder)
     try:
-        write_page(content, path)
+        with understood(folder):
+            write_page(content, path)
     except OSError as error:
         raise Invalid(f"--out {path}: cannot be written: {error.strerror}") from None
     size = path.stat().st_size

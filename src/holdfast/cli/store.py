@@ -108,7 +108,8 @@ def _list(place: Store, form: Format) -> None:
 def _check(place: Store, jobs: int | None, form: Format) -> None:
     from holdfast.state.verify import verify
 
-    with Progress(*Progress.get_default_columns(), console=progress, transient=True) as shown:
+    columns, piped = Progress.get_default_columns(), not progress.is_terminal
+    with Progress(*columns, console=progress, transient=True, disable=piped) as shown:
         bar = shown.add_task("reading files", total=None)
         result = verify(place, jobs, lambda done, of: shown.update(bar, completed=done, total=of))
     content = {

@@ -31,13 +31,13 @@ def digest(directory: str | Path) -> dict[str, Any]:
     name = str(directory).rstrip("/").rpartition("/")[2]
     with understood(directory):
         told = digest_events(list(read_history(directory)), name)
+        heard = datetime.fromtimestamp(told["began"] + told["elapsed"], UTC)
     folder = Path(directory) if "://" not in str(directory) else None
     for part in ("setup", "summary", "verdict"):
         told[part] = _read(folder / ("run.json" if part == "setup" else f"{part}.json")) if folder is not None else {}
     told["attachments"] = attachments(folder) if folder is not None else []
     if told["running"]:
         # Nobody here can know which of the two it is.
-        heard = datetime.fromtimestamp(told["began"] + told["elapsed"], UTC)
         told["standing"] = {
             "level": "fair",
             "text": f"Still running, or killed: the history has no end; last heard {heard:%F %T} UTC",

@@ -97,6 +97,7 @@ def document(kind: str, content: Mapping[str, Any]) -> bytes:
     body = {"format": f"holdfast-{kind}", "layout": LAYOUT, **content}
     try:
         plain = _canonical(body)
+        _check_text(body, plain)
     except (TypeError, ValueError) as error:
         raise Invalid(f"{kind}: only JSON can be stored, without NaN or infinity: {error}") from error
     # Written once: one line, the checksum of all before it at its end.
@@ -150,6 +151,7 @@ def _whole(data: bytes) -> dict[str, Any] | None:
     """What a document says; None if its checksum is not that of the rest."""
     try:
         body = json.loads(data)
+        _check_text(body, data)
         found = body.pop("checksum")
         # As it was written, the checksum stands at its end, behind what it is of; what was written otherwise is put so.
         plain, _, tail = data.rpartition(_CHECKSUM)
@@ -158,6 +160,12 @@ def _whole(data: bytes) -> dict[str, Any] | None:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
     return dict(body) if whole else None
+
+
+def _check_text(body: Any, data: bytes) -> None:
+    """ValueError if text is no Unicode: half of a pair, which JSON can say, but no file's name and no screen."""
+    if b"\\u" in data:
+        json.dumps(body, ensure_ascii=False).encode()
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

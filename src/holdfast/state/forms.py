@@ -51,9 +51,9 @@ FORMS: Mapping[str, Any] = {
         "keep?": int,
         "at?": float,
     },
-    "found": {"token": int, "checkpoints": [str], "journal": [str]},
+    "found": {"token": int, "checkpoints": [Name], "journal": [Name]},
     "beat": {"token": int, "at": float, "released": bool},
-    "index": {"token": int, "manifests": [str]},
+    "index": {"token": int, "manifests": [Name]},
     "checkpoint": {
         "epoch": int,
         "token": int,

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from holdfast.errors import Invalid
 
 _LONGEST = 150
-_PART = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f]+"
+_PART = r"(?!\.{1,2}(?:/|$))[^/\\\x00-\x1f\ud800-\udfff]+"
 _INSIDE = re.compile(rf"{_PART}(?:/{_PART})*")
 
 

@@ -231,13 +231,14 @@ def checked(
     Those without a checksum, from before there were any, are whole if they can be read.
     """
 
-    def wrong_with(key: Key) -> str | None:
-        return problem(files.read(output_name(kind, *key)), kind, *key, known)
-
     keys = list(asked)
-    told = dict(zip(keys, _each(files, wrong_with, keys), strict=True))
+    told = dict(zip(keys, _each(files, lambda key: _wrong_with(files, kind, key, known), keys), strict=True))
     wrong = {key: (output_name(kind, *key), what) for key, what in told.items() if what is not None}
     return wrong, [key for key in keys if key not in wrong]
+
+
+def _wrong_with(files: Files, kind: Kind, key: Key, known: Sums) -> str | None:
+    return problem(files.read(output_name(kind, *key)), kind, *key, known)
 
 
 def read(files: Files, kind: Kind, epoch: int, task: str, known: Sums | None = None) -> pa.Table:

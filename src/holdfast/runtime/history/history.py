@@ -129,6 +129,9 @@ def event_of(line: str | bytes) -> dict[str, Any] | None:
     """The event that a line tells; None if it is torn or no event."""
     try:
         event = json.loads(line)
+        if "\\u" in line if isinstance(line, str) else b"\\u" in line:
+            # Half of a pair, which JSON can say and nothing can show.
+            event = json.loads(json.dumps(event, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     whole = (
@@ -142,7 +145,7 @@ def understood(directory: str | Path) -> Iterator[None]:
     """Invalid for a history in which events lack what ours have: another program wrote it, or another version."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         what = f"an event has no {error}" if isinstance(error, KeyError) else str(error)
         raise Invalid(f"{directory}: {NAME} is not a history that this version of Holdfast writes: {what}") from None
 

@@ -149,11 +149,11 @@ def recut(declared: Pipeline, blocks: Iterable[Block], then: Shape, now: Shape) 
     """Blocks that were cut in one shape, cut in another. The order of each key's rows stays.
 
     What one sender sent an operator in one piece is put together again and routed anew; receivers of operators that
-    both shapes have alike keep their blocks as they are.
+    both shapes have alike keep their blocks as they are. Of an operator that is no longer there nothing is cut.
     """
     moved = {
         name
-        for name in {*then.routings, *now.routings}
+        for name in {*then.routings, *now.routings} & declared.by_name.keys()
         if routing_of(declared.topology, then, name) != routing_of(declared.topology, now, name)
     }
     result: list[Block] = []
