@@ -106,6 +106,16 @@ class Exchange:
             java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
         return RDD(java, self._context, Whole()), count
 
+    def in_a_row(self, level: RDD[bytes]) -> RDD[bytes] | None:
+        """All partitions as one, which reads them one after the other; None if it would not be in their order.
+
+        Where partitions prefer places, Spark takes those first that do.
+        """
+        java: Any = level._jrdd.coalesce(1)
+        if java.partitions().get(0).preferredLocation().isDefined():
+            return None
+        return RDD(java, self._context, Whole())
+
     def settings_of(self, frame: DataFrame) -> None:
         """What this frame's session was told reaches its tasks, as with any query: by the properties of this thread."""
         session: Any = frame.sparkSession._jsparkSession
