@@ -135,7 +135,7 @@ def test_a_batch_that_took_long_to_read_is_read_by_several_for_a_while(
     def watch(event: object, _: object) -> None:
         if isinstance(event, EpochJournalled) and event.epoch == 5:
             made: Any = job.driver._runner
-            made._reading.append(2e6)
+            made._little.append(False)
 
     job.driver.clock.post(lambda: job.driver.watchers.append(watch))
     finished(job)

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 OFTEN = {
     "PairwiseRDD": (),
     "PythonPartitioner": (),
-    "PythonRDD": ("valueOfPair",),
+    "PythonRDD": ("collectAndServe",),
     "PythonUtils": ("getBroadcastThreshold",),
     "SimplePythonFunction": (),
 }

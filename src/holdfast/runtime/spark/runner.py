@@ -6,6 +6,7 @@ import contextlib
 import json
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,8 +42,8 @@ GRACE = 0.3
 """Seconds that tasks of a run that was called off have to end by themselves: then their Python processes go on to the
 next run, with the states they hold."""
 LITTLE, LAST = 0.1, 3
-"""While each of the last batches took fewer seconds to read than this, all its parts one after the other, one task may
-read all of it: another stage costs more than a second core saves."""
+"""While each of the last batches took fewer seconds to read than this, all its parts one after the other, or less than
+all else about its run did, one task may read all of it: another stage costs more than a second core saves."""
 
 
 class SparkRunner:
@@ -65,8 +66,8 @@ class SparkRunner:
         self._told: set[str] = set()
         self._pooled: set[str] = set()
         self._combining: Combining | None = None
-        self._reading: deque[float] = deque(maxlen=LAST)
-        """Seconds that it took to read each of the last batches, all its parts one after the other."""
+        self._little: deque[bool] = deque(maxlen=LAST)
+        """Whether there was little to read in each of the last batches."""
         self._cores = spark.sparkContext.defaultParallelism if local else 0
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
@@ -238,6 +239,7 @@ class SparkRunner:
         parts = cut.ingest() if row is None else cut.level(0)
         told = batch.sources, batch.ends, batch.watermark, combined is None
         stage = stages.Ingest(self._context.job, self._broadcast, parts, schema, *told)
+        since = time.monotonic()
         try:
             if row is None:
                 notes = self._through(level, stage, plan, cut, partitions)
@@ -247,18 +249,17 @@ class SparkRunner:
             if combined is not None:
                 self._combining.failed()  # nodes that were lost, most likely
             raise
-        read, sent, took = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent", "reading"))
+        read, sent, reading = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent", "reading"))
         self._combining.learn(read, sent, pieces)
         if plan.kind == "epoch":
-            self._reading.append(took)
+            self._little.append(reading < max(LITTLE, time.monotonic() - since - reading))
         return notes
 
     def _in_a_row(self, plan: RunPlan, level: RDD[bytes], partitions: int) -> RDD[bytes] | None:
         """The batch for one task that does all of a run: where one slot has all works, which is in any process here,
         and there was little to read lately. None where the batch is to be read by several, and sent on."""
         alone = plan.kind == "epoch" and plan.widths == (1,) and location(plan.levels[0][0].place) is None
-        little = len(self._reading) == LAST and max(self._reading) < LITTLE
-        if not (alone and little):
+        if not alone or len(self._little) < LAST or not all(self._little):
             return None
         if partitions == 1:
             return level
