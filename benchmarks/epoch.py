@@ -21,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import throughput
@@ -72,14 +72,14 @@ def measured(query: str, rows: int, epochs: int) -> dict[str, Any]:
 
 
 def jobs(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The Spark job of each run: how long it took, and of each stage when it began, its first task, and its end."""
+    """The Spark job of each epoch: how long it took, and of each stage how long its tasks did."""
     begun: dict[int, dict[str, Any]] = {}
     stages: dict[int, dict[str, Any]] = {}
     for event in events:
         match event["Event"]:
-            case "SparkListenerJobStart":
+            case "SparkListenerJobStart" if "holdfast epoch" in event["Properties"].get("spark.job.description", ""):
                 begun[event["Job ID"]] = {"start": event["Submission Time"], "stages": event["Stage IDs"]}
-            case "SparkListenerJobEnd":
+            case "SparkListenerJobEnd" if event["Job ID"] in begun:
                 begun[event["Job ID"]]["end"] = event["Completion Time"]
             case "SparkListenerTaskEnd":
                 info, stage = event["Task Info"], stages.setdefault(event["Stage ID"], {"tasks": []})
@@ -91,7 +91,7 @@ def jobs(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     result = []
     for _, each in sorted(begun.items()):
         own = [stages[number] for number in sorted(each["stages"]) if stages.get(number, {}).get("tasks")]
-        if len(own) > 1 and "end" in each:
+        if "end" in each:
             tasks = [max(f for _, f in stage["tasks"]) - min(b for b, _ in stage["tasks"]) for stage in own]
             result.append({"total": each["end"] - each["start"], "tasks": tasks})
     return result
@@ -114,6 +114,8 @@ def main() -> None:
 
     total, answered = part("triggerExecution"), median(found["answered"])
     spark = median(each["total"] for each in found["jobs"])
+    stages = mode(len(each["tasks"]) for each in found["jobs"])
+    alike = [each for each in found["jobs"] if len(each["tasks"]) == stages]
     print(f"{asked.query}, {rows:,} rows a batch, median of {len(found['progress'])} epochs, milliseconds")
     line(0, "a micro-batch, as Structured Streaming times it", total)
     line(1, "its offset log", part("walCommit"))
@@ -123,10 +125,10 @@ def main() -> None:
     line(1, "the epoch", answered)
     line(2, "arranging it in the driver: layout, journal commit, publishing", answered - spark)
     line(2, "the Spark job", spark)
-    for number, _ in enumerate(found["jobs"][0]["tasks"]):
-        took = median(each["tasks"][number] for each in found["jobs"] if len(each["tasks"]) > number)
-        line(3, "ingest: rows to Arrow, sources, journal" if number == 0 else f"level {number}", took)
-    line(3, "scheduling between them", median(each["total"] - sum(each["tasks"]) for each in found["jobs"]))
+    first = "ingest: rows to Arrow, sources, journal" + (" and all levels" if stages == 1 else "")
+    for number in range(stages):
+        line(3, f"level {number}" if number else first, median(each["tasks"][number] for each in alike))
+    line(3, "scheduling around them", median(each["total"] - sum(each["tasks"]) for each in alike))
     line(0, "CPU of the operators' own work, all tasks together", median(found["work"]))
 
 

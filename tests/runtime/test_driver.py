@@ -12,7 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from driver_alone import Alone, Recorded
+from driver_alone import TIMING, Alone, Recorded
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver import publishing
@@ -26,6 +26,7 @@ from holdfast.runtime.messages import NodeInfo, Run, ScaleWanted
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
 from holdfast.runtime.simulation.disk import DiskFiles
 from holdfast.runtime.simulation.loop import Environment, VirtualLoop
+from holdfast.runtime.simulation.schedule import Timing
 from holdfast.runtime.worker.plan import RunPlan
 from holdfast.state import Damaged, Unusable, cursor, output
 from holdfast.state.entries import document, numbered_names
@@ -277,11 +278,12 @@ class Plans:
         self.usual.start(plan, batch, told)
 
 
-def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
+def widths(took: float, timing: Timing = TIMING) -> list[tuple[int, ...]]:
+    """Of twelve epochs of three works on a node of two cores. In the sixth each work took so many seconds."""
     made: list[Plans] = []
 
     def runner(usual: SimulatedRunner) -> Plans:
-        made.append(Plans(usual, lambda number: 0.2 if number == 5 else 0.001))
+        made.append(Plans(usual, lambda number: took if number == 5 else 0.001))
         return made[0]
 
     class TwoCores(SimulatedNodes):
@@ -289,10 +291,20 @@ def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
             super().__init__(*given)
             self.cores = 2
 
-    alone = Alone(epochs=12, runner=runner, nodes=TwoCores, present=("node-0",), node_count=1).end()
+    alone = Alone(epochs=12, runner=runner, nodes=TwoCores, present=("node-0",), node_count=1, timing=timing).end()
     assert alone.ended == [None]
-    # A x2 and B: two levels of two slots and one; together when the last three epochs took little.
-    assert made[0].widths == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
+    return made[0].widths
+
+
+def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
+    """A x2 and B: two levels of two slots and one; together when the last three epochs took little."""
+    assert widths(0.2) == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
+
+
+def test_on_a_busy_machine_little_is_what_takes_less_than_all_else() -> None:
+    busy = replace(TIMING, run=2.0)
+    assert widths(0.2, busy) == [*[(2, 1)] * 3, *[(1,)] * 9]
+    assert widths(0.8, busy) == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
 
 
 def test_names_that_were_staged_go_when_nobody_waits() -> None:

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from holdfast.runtime.messages import NodeInfo, Report, Run, Work
 from holdfast.runtime.worker.blocks import Block, once
-from holdfast.runtime.worker.plan import KeptOutput, RunPlan, Slot, absent_barrier, depths, lay_out, source_task
+from holdfast.runtime.worker.plan import (
+    KeptOutput,
+    RunPlan,
+    Slot,
+    absent_barrier,
+    depths,
+    lay_out,
+    one_part,
+    pieces_for,
+    source_task,
+)
 from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.worker import JobContext, Worker
 from holdfast.state.entries import FileEntry
@@ -215,3 +225,21 @@ def test_a_replica_elsewhere_needs_the_exchange() -> None:
     copies = [Work(task(each), "node-1", "replica", "local", 2, 3, 3) for each in ("A/0", "B/0")]
     assert len(levels()) == 1 and len(levels(copies[0])) == 1, "a replica sends nothing"
     assert len(levels(copies[1])) == len(levels(*copies)) == 2
+
+
+@pytest.mark.parametrize(
+    ("partitioning", "source", "target", "one"),
+    [
+        ("full", 2, 3, True), ("full", 1, 1, True), ("one-to-one", 1, 1, True), ("one-to-one", 2, 2, False),
+        ("split", 1, 3, True), ("split", 2, 4, False), ("merge", 3, 1, True), ("merge", 4, 2, False),
+    ],
+)  # fmt: skip
+def test_a_batch_may_come_in_one_part_unless_parts_have_receivers_of_their_own(
+    partitioning: Any, source: int, target: int, one: bool
+) -> None:
+    topology = Topology((Operator("S", source), Operator("B", target)), (Stream("S", "B", partitioning),))
+    assert one_part(topology) is one
+    if one:
+        stream = topology.streams[0]
+        for receiver in range(target):
+            assert pieces_for(topology, stream, receiver, 1) == {0}, "everybody hears of the one part"

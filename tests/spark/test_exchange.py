@@ -44,3 +44,16 @@ def test_a_class_of_the_jvm_is_looked_up_once(spark: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(JavaClient, "send_command", counted)
     assert names.java.util.ArrayList is before and java(spark.sparkContext) is names
     assert asked == []
+
+
+def test_partitions_in_a_row_are_read_in_their_order(spark: Any) -> None:
+    exchange = Exchange(spark.sparkContext)
+    row = exchange.in_a_row(exchange.dealt([b"one", b"two", b"three"]))
+    assert row is not None
+    assert exchange.collect(row, lambda index, came: [b"%d" % index, *came]) == [b"0", b"one", b"two", b"three"]
+
+
+def test_partitions_with_places_of_their_own_are_not_put_in_a_row(spark: Any) -> None:
+    """Spark would take those with a place before those without."""
+    exchange = Exchange(spark.sparkContext)
+    assert exchange.in_a_row(exchange.located([None, "elsewhere", None])) is None

@@ -46,8 +46,13 @@ class Scripts:
         self.of: dict[str, Script] = {}
 
     @contextmanager
-    def put_in(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def put_in(self, monkeypatch: pytest.MonkeyPatch, small: bool = False) -> Iterator[None]:
+        """``small``: from the second on all epochs count as small, whatever the clock says."""
         with monkeypatch.context() as patch:
+            for name, value in (("LAST", 1), ("FEW", 1e6)) if small else ():
+                patch.setattr(f"holdfast.runtime.driver.running.{name}", value)
+            for name, value in (("LAST", 1), ("LITTLE", 1e6)) if small else ():
+                patch.setattr(f"holdfast.runtime.spark.runner.{name}", value)
             patch.setattr("holdfast.runtime.spark.runner.Exchange", Exchange)
             patch.setattr("holdfast.runtime.spark.starting.StreamSource", self._source)
             yield

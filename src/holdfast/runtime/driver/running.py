@@ -35,8 +35,9 @@ SUSPICION = 2.0
 TRIES = 3
 """A run that cannot be finished although no node was lost is tried so often."""
 FEW, LAST = 0.1, 3
-"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, one slot for each
-place is enough: an exchange and another Spark task cost more than a second core saves."""
+"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, or less than all else
+about its run did, one slot for each place is enough: an exchange and another Spark task cost more than a second core
+saves. On a busy machine tasks take longer, but so does all else."""
 
 
 class RunFailed(HoldfastError):
@@ -58,8 +59,8 @@ class Running:
         self._cancelled: set[int] = set()
         self._suspects: dict[int, tuple[BaseException, float, frozenset[str]]] = {}
         self._strikes = 0
-        self._worked: deque[float] = deque(maxlen=LAST)
-        """Seconds that the works of the last epochs took, one after the other."""
+        self._small: deque[bool] = deque(maxlen=LAST)
+        """Whether there was little to do in each of the last epochs."""
 
     @property
     def oldest(self) -> int:
@@ -110,7 +111,7 @@ class Running:
         allowed = driver.shedder.allowed if driver.shedder is not None and run.ingest is not None else None
         leaving = {*snapshot.leaving, *(driver.nodes.keys() - set(snapshot.nodes))}
         topology, retain, forks = self.topology(run), snapshot.retain, snapshot.forks
-        few = run.kind == "epoch" and not epochs and len(self._worked) == LAST and max(self._worked) < FEW
+        few = run.kind == "epoch" and not epochs and len(self._small) == LAST and all(self._small)
         plan = lay_out(topology, run, driver.nodes, span, retain, forks, allowed, leaving, few)
         plan = replace(plan, stored=self._stored(run))
         batch = driver.batch(run.ingest) if run.ingest is not None else None
@@ -158,11 +159,13 @@ class Running:
         del self._begun[run.number]
         self._strikes = 0
         self._cancelled.discard(run.number)
-        driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(driver.clock.now() - began, 6)})
+        seconds = driver.clock.now() - began
+        driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(seconds, 6)})
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
         if run.kind == "epoch" and whole:
-            self._worked.append(sum(report.took for report in result.reports if report.node))
+            worked = sum(report.took for report in result.reports if report.node)
+            self._small.append(worked < max(FEW, seconds - worked))
         if run.ingest is not None and run.kind == "epoch" and whole:
             self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:

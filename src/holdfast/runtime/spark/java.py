@@ -1,8 +1,8 @@
 """Java classes by name, each looked up once.
 
 For every part of a name py4j asks the JVM, which looks through all its jars for a class of that name: a name that is
-none, such as ``org`` or ``java.util``, costs some milliseconds. So what was found is remembered, and the names that
-PySpark itself asks for with every job are told in full.
+none, such as ``org`` or ``java.util``, costs some milliseconds. So what was found is remembered. The names that PySpark
+itself asks for with every job are told in full, and what they stand for is put where it looks: it need not ask.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 from py4j.java_gateway import JavaPackage, java_import
 from pyspark import SparkContext
 
-OFTEN = ("PairwiseRDD", "PythonPartitioner", "PythonRDD", "PythonUtils", "SimplePythonFunction")
+OFTEN = {
+    "PairwiseRDD": (),
+    "PythonPartitioner": (),
+    "PythonRDD": ("collectAndServe",),
+    "PythonUtils": ("getBroadcastThreshold",),
+    "SimplePythonFunction": (),
+}
+"""Classes of ``org.apache.spark.api.python``, each with methods of it."""
 
 
 class Names:
@@ -36,7 +43,11 @@ def java(context: SparkContext) -> Any:
 
 @lru_cache(maxsize=2)
 def _names(jvm: Any) -> Names:
-    for name in OFTEN:
+    for name, methods in OFTEN.items():
         java_import(jvm, f"org.apache.spark.api.python.{name}")
+        known = getattr(jvm, name)
+        for method in methods:
+            setattr(known, method, getattr(known, method))
+        setattr(jvm, name, known)
     java_import(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
     return Names(jvm)

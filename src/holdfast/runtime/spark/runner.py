@@ -6,10 +6,13 @@ import contextlib
 import json
 import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from pyspark.core.rdd import RDD
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError
@@ -25,7 +28,7 @@ from holdfast.runtime.spark.nodes import location
 from holdfast.runtime.spark.pools import join_pool
 from holdfast.runtime.spark.shipping import SparkFailed, arrow_schema, as_bytes, first_cause
 from holdfast.runtime.spark.source import Batch
-from holdfast.runtime.worker.plan import RunPlan
+from holdfast.runtime.worker.plan import RunPlan, one_part
 from holdfast.runtime.worker.slot_parts import Cut
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
@@ -38,6 +41,9 @@ Job = Callable[[], None]
 GRACE = 0.3
 """Seconds that tasks of a run that was called off have to end by themselves: then their Python processes go on to the
 next run, with the states they hold."""
+LITTLE, LAST = 0.1, 3
+"""While each of the last batches took fewer seconds to read than this, all its parts one after the other, or less than
+all else about its run did, one task may read all of it: another stage costs more than a second core saves."""
 
 
 class SparkRunner:
@@ -60,6 +66,8 @@ class SparkRunner:
         self._told: set[str] = set()
         self._pooled: set[str] = set()
         self._combining: Combining | None = None
+        self._little: deque[bool] = deque(maxlen=LAST)
+        """Whether there was little to read in each of the last batches."""
         self._cores = spark.sparkContext.defaultParallelism if local else 0
         if local:
             self._process = CheckpointProcess(context.store, context.token, context.sync, context.options)
@@ -200,50 +208,75 @@ class SparkRunner:
         return self._topologies[shape.version]
 
     def _run(self, plan: RunPlan, batch: object) -> RunResult:
-        job, context = self._context.job, self._broadcast
-        stage: Any
-        combined = None
         if plan.ingest is not None:
             assert isinstance(batch, Batch)
-            at = [each for place in dict.fromkeys(plan.places) if (each := location(place)) is not None]
-            # Not by nodes that have only just come: their first Python task takes long.
-            if plan.kind not in self._told:
-                self._told.add(plan.kind)
-                self._schema = self._schema or arrow_schema(self._spark, batch.frame)
-                self._exchange.settings_of(batch.frame)
-                self._combining = self._combining or Combining(batch.combines)
-            assert self._combining is not None
-            if plan.allowed is None:
-                combined = self._combining.plan(batch.frame)
-            level, partitions = self._exchange.batch(*(combined or (batch.frame, batch.plan)), at)
-            plan = plan.ingesting(partitions)
-            schema = arrow_schema(batch.frame.sparkSession, combined[0]) if combined else self._schema
-            whole = combined is None
-            cut = Cut(plan, self._topology(plan.shape))
-            stage = stages.Ingest(job, context, cut.ingest(), schema, batch.sources, batch.ends, batch.watermark, whole)
+            notes = self._ingested(plan, batch)
         else:
             places = plan.places[: max(1, sum(len(epoch.pieces) for epoch in plan.journal))]
             level = self._exchange.located([location(place) for place in places])
-            partitions = len(places)
             cut = Cut(plan, self._topology(plan.shape))
-            stage = stages.ReadJournal(job, context, cut.journal(partitions))
-        after = sum(plan.widths)
-        stage = self._affine(stage, plan, 0, partitions, -after % partitions)
+            stage = stages.ReadJournal(self._context.job, self._broadcast, cut.journal(len(places)))
+            notes = self._through(level, stage, plan, cut, len(places))
+        return stages.result_of(notes, self._topology(plan.shape).task)
+
+    def _ingested(self, plan: RunPlan, batch: Batch) -> list[stages.Note]:
+        """What everybody noted in a run that reads a batch."""
+        # Not by nodes that have only just come: their first Python task takes long.
+        at = [each for place in dict.fromkeys(plan.places) if (each := location(place)) is not None]
+        if plan.kind not in self._told:
+            self._told.add(plan.kind)
+            self._schema = self._schema or arrow_schema(self._spark, batch.frame)
+            self._exchange.settings_of(batch.frame)
+            self._combining = self._combining or Combining(batch.combines)
+        assert self._combining is not None
+        combined = self._combining.plan(batch.frame) if plan.allowed is None else None
+        level, partitions = self._exchange.batch(*(combined or (batch.frame, batch.plan)), at)
+        row = self._in_a_row(plan, level, partitions)
+        pieces = 1 if row is not None else partitions
+        plan = plan.ingesting(pieces)
+        schema = arrow_schema(batch.frame.sparkSession, combined[0]) if combined else self._schema
+        cut = Cut(plan, self._topology(plan.shape))
+        parts = cut.ingest() if row is None else cut.level(0)
+        told = batch.sources, batch.ends, batch.watermark, combined is None
+        stage = stages.Ingest(self._context.job, self._broadcast, parts, schema, *told)
+        since = time.monotonic()
+        try:
+            if row is None:
+                notes = self._through(level, stage, plan, cut, partitions)
+            else:
+                notes = self._collected(row, stages.Alone(stage))
+        except BaseException:
+            if combined is not None:
+                self._combining.failed()  # nodes that were lost, most likely
+            raise
+        read, sent, reading = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent", "reading"))
+        self._combining.learn(read, sent, pieces)
+        if plan.kind == "epoch":
+            self._little.append(reading < max(LITTLE, time.monotonic() - since - reading))
+        return notes
+
+    def _in_a_row(self, plan: RunPlan, level: RDD[bytes], partitions: int) -> RDD[bytes] | None:
+        """The batch for one task that does all of a run: where one slot has all works, which is in any process here,
+        and there was little to read lately. None where the batch is to be read by several, and sent on."""
+        alone = plan.kind == "epoch" and plan.widths == (1,) and location(plan.levels[0][0].place) is None
+        if not alone or len(self._little) < LAST or not all(self._little):
+            return None
+        if partitions == 1:
+            return level
+        return self._exchange.in_a_row(level) if one_part(self._topology(plan.shape)) else None
+
+    def _through(self, level: RDD[bytes], stage: Stage, plan: RunPlan, cut: Cut, partitions: int) -> list[stages.Note]:
+        """What everybody noted when this first stage and all levels of a plan are through."""
+        stage = self._affine(stage, plan, 0, partitions, -sum(plan.widths) % partitions)
         for number, slots in enumerate(plan.levels):
             level = self._exchange.shuffle(level, stage, partitions, [location(slot.place) for slot in slots])
             partitions = len(slots)
-            stage = self._affine(stages.Level(job, context, cut.level(number), number), plan, number + 1, partitions)
-        try:
-            notes = [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
-        except BaseException:
-            if combined is not None and self._combining is not None:
-                self._combining.failed()  # nodes that were lost, most likely
-            raise
-        result = stages.result_of(notes, self._topology(plan.shape).task)
-        if plan.ingest is not None and self._combining is not None:
-            read, sent = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent"))
-            self._combining.learn(read, sent, plan.pieces[plan.ingest])
-        return result
+            each = stages.Level(self._context.job, self._broadcast, cut.level(number), number)
+            stage = self._affine(each, plan, number + 1, partitions)
+        return self._collected(level, stage)
+
+    def _collected(self, level: RDD[bytes], stage: Stage) -> list[stages.Note]:
+        return [note for part in self._exchange.collect(level, stage) for note in json.loads(part)]
 
     def _affine(self, stage: Stage, plan: RunPlan, level: int, partitions: int, first: int = 0) -> Stage:
         """Epochs keep each slot to one process where all share a machine, unless some would have to wait for a core."""

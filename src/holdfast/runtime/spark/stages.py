@@ -6,8 +6,9 @@ import json
 import shutil
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from holdfast.state.entries import FileEntry
 from holdfast.state.files import open_files
 from holdfast.state.output import StagedOutput
 from holdfast.topology import Task
+
+Note = dict[str, Any]
+"""What a task has to tell the driver."""
 
 _workers: dict[str, Worker] = {}
 """One worker a job in this process. Spark reuses the process; what is in memory is a cache, never the only copy.
@@ -66,8 +70,14 @@ class Ingest:
     whole: bool = True
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
-        worker, plan = worker_of(self.job, self.context), self.parts.of(index).plan
+        plan = self.parts.of(index).plan
+        return bundles(plan, 0, *self.read(plan, index, messages))
+
+    def read(self, plan: RunPlan, index: int, messages: Iterable[bytes]) -> tuple[Sequence[Block], list[Note]]:
+        """What the sources send on of these rows, once it is in the journal, and what there is to note."""
+        worker = worker_of(self.job, self.context)
         assert plan.ingest is not None
+        since = time.perf_counter()
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         batches = [pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in messages]
         came, read = pa.Table.from_batches(batches, schema), None
@@ -76,12 +86,14 @@ class Ingest:
         keep = None if plan.allowed is None else -(-plan.allowed // max(1, plan.pieces[plan.ingest]))
         rows = came if keep is None else sample(came, keep)
         shares = {name: rows if column is None else _own(rows, column) for name, column in self.sources.items()}
+        took = time.perf_counter() - since
         made = worker.ingest(plan, index, shares, self.ends, came.num_rows - rows.num_rows, self.watermark, read)
         notes = [_noted(report) for report in made.reports]
-        notes.append({"read": came.num_rows if read is None else read, "sent": sum(each.rows for each in made.blocks)})
+        counts = {"read": came.num_rows if read is None else read, "sent": sum(each.rows for each in made.blocks)}
+        notes.append({**counts, "reading": took + made.took})
         if made.entry is not None:
             notes.append({"piece": index, **made.entry.to_json()})
-        return bundles(plan, 0, made.blocks, notes)
+        return made.blocks, notes
 
 
 @dataclass(frozen=True)
@@ -151,7 +163,7 @@ class Level:
         worker, part = worker_of(self.job, self.context), self.parts.of(index)
         plan, slot = part.plan, part.slot
         blocks: list[Block] = []
-        notes: list[dict[str, Any]] = []
+        notes: list[Note] = []
         for bundle in arrived:
             found, said = opened(bundle)
             blocks += found
@@ -164,6 +176,23 @@ class Level:
         if self.number + 1 == len(plan.widths):
             return [json.dumps(notes).encode()]
         return bundles(plan, self.number + 1, sent, notes)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A small epoch, all of it in one task: it reads the batch and carries out the one slot of the one level.
+
+    What the sources send never leaves the process. ``ingest`` has the part of the plan that the slot has.
+    """
+
+    ingest: Ingest
+
+    def __call__(self, _: int, messages: Iterable[bytes]) -> Iterable[bytes]:
+        part = self.ingest.parts.of(0)
+        blocks, notes = self.ingest.read(part.plan, 0, messages)
+        worker = worker_of(self.ingest.job, self.ingest.context)
+        _none, reports = worker.work(part.plan, part.slot, blocks)
+        return [json.dumps([*notes, *map(_noted, reports)]).encode()]
 
 
 @dataclass(frozen=True)
@@ -208,7 +237,7 @@ def read(records: Iterable[bytes]) -> None:
         pass
 
 
-def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[Mapping[str, Any]]) -> list[bytes]:
+def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[Note]) -> list[bytes]:
     """One bundle for each slot of a level; the notes travel with the first."""
     said = json.dumps(list(notes)).encode()
     none = b"[]"
@@ -220,13 +249,13 @@ def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[
     return result
 
 
-def opened(bundle: bytes) -> tuple[list[Block], list[dict[str, Any]]]:
+def opened(bundle: bytes) -> tuple[list[Block], list[Note]]:
     (length,) = struct.unpack_from("<I", bundle)
     view = memoryview(bundle)
     return unpack(view[4 + length :]), json.loads(bytes(view[4 : 4 + length]))
 
 
-def result_of(notes: Sequence[dict[str, Any]], task: Callable[[str], Task]) -> RunResult:
+def result_of(notes: Sequence[Note], task: Callable[[str], Task]) -> RunResult:
     """What workers noted, as the driver hears it; Unrecoverable if the journal could not be read."""
     if unreadable := next((note["unreadable"] for note in notes if "unreadable" in note), None):
         raise Unrecoverable(unreadable)
@@ -240,8 +269,11 @@ def _elsewhere(work: Work, why: str) -> Report:
     return Report(work.task, work.lane, work.node, "misplaced", work.start, message=why)
 
 
-def _noted(report: Report) -> dict[str, Any]:
-    return {**asdict(report), "task": str(report.task)}
+def _noted(report: Report) -> Note:
+    """Field by field: ``asdict`` copies all that is in them, which takes as long as a small work."""
+    note = {each.name: getattr(report, each.name) for each in fields(report)}
+    outputs = {epoch: asdict(staged) for epoch, staged in report.outputs.items()}
+    return {**note, "task": str(report.task), "outputs": outputs}
 
 
 def _report(note: Mapping[str, Any], task: Callable[[str], Task]) -> Report:

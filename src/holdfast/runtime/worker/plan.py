@@ -287,3 +287,12 @@ def pieces_for(topology: Topology, stream: Stream, receiver: int, pieces: int) -
 def source_task(topology: Topology, name: str, piece: int, pieces: int) -> Task:
     """The task of a source that a part of the batch counts as."""
     return Task(name, piece * topology.operator[name].parallelism // max(pieces, 1))
+
+
+def one_part(topology: Topology) -> bool:
+    """Whether a batch may as well come in one part: every task of a source feeds the same tasks as its others."""
+    return all(
+        len({topology.receivers(stream, number) for number in range(source.parallelism)}) == 1
+        for source in topology.sources
+        for stream in topology.outputs_of(source.name)
+    )

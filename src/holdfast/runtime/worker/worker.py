@@ -64,11 +64,15 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What came of one part of a batch: what the sources send on, how it went, and its file in the journal."""
+    """What came of one part of a batch: what the sources send on, how it went, and its file in the journal.
+
+    ``took``: seconds by the clock, without the journal.
+    """
 
     blocks: Sequence[Block]
     reports: Sequence[Report]
     entry: FileEntry | None
+    took: float = 0.0
 
 
 def newest_time(pipeline: Pipeline, reports: Sequence[Report]) -> int | None:
@@ -130,6 +134,7 @@ class Worker:
         """
         assert plan.ingest is not None
         epoch, pieces, pipeline = plan.ingest, plan.pieces[plan.ingest], self.pipeline(plan.shape)
+        since = time.perf_counter()
         blocks: list[Block] = []
         reports: list[Report] = []
         for name, rows in shares.items():
@@ -145,8 +150,9 @@ class Worker:
             came = made.rows_in if read is None else read
             report = Report(task, "exact", "", "committed", epoch, came, out, made.seconds)
             reports.append(replace(report, counters=told, time=made.stamp))
+        took = time.perf_counter() - since
         if not plan.journals:
-            return Ingested(blocks, reports, None)
+            return Ingested(blocks, reports, None, took)
         label = f"run-{plan.run}-of-{pieces}/{piece}"
         rows = sum(report.rows_in for report in reports)
         try:
@@ -157,7 +163,7 @@ class Worker:
         except Unusable as error:
             task = Task(next(iter(shares)), 0)
             return Ingested([], [Report(task, "exact", "", "unusable", epoch - 1, message=str(error))], None)
-        return Ingested(blocks, reports, entry)
+        return Ingested(blocks, reports, entry, took)
 
     def journalled(self, epoch: JournalEpoch, piece: int, now: Shape) -> list[Block]:
         """What a part of the batch of an earlier epoch sent, in the shape of that time, as receivers of now need it."""
