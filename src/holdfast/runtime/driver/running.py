@@ -34,10 +34,10 @@ SUSPICION = 2.0
 """A run that broke for no reason that can be seen: so many seconds are given for a lost node to be noticed."""
 TRIES = 3
 """A run that cannot be finished although no node was lost is tried so often."""
-FEW, LAST = 0.1, 3
-"""While each of the last epochs took fewer seconds than this, all its tasks one after the other, or less than all else
-about its run did, one slot for each place is enough: an exchange and another Spark task cost more than a second core
-saves. On a busy machine tasks take longer, but so does all else."""
+FEW, MOST, LAST = 0.1, 0.25, 3
+"""While each of the last epochs took fewer seconds than the first, all its tasks one after the other, or less than all
+else about its run did and than the second, one slot for each place is enough: an exchange and another Spark task cost
+more than a second core saves. On a busy machine tasks take longer, but so does all else."""
 
 
 class RunFailed(HoldfastError):
@@ -165,7 +165,7 @@ class Running:
         whole = all(report.status == "committed" for report in result.reports)
         if run.kind == "epoch" and whole:
             worked = sum(report.took for report in result.reports if report.node)
-            self._small.append(worked < max(FEW, seconds - worked))
+            self._small.append(worked < max(FEW, min(MOST, seconds - worked)))
         if run.ingest is not None and run.kind == "epoch" and whole:
             self._append(run, run.ingest, result, lambda: self._report(run, result))
         else:

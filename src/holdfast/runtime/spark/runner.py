@@ -41,9 +41,10 @@ Job = Callable[[], None]
 GRACE = 0.3
 """Seconds that tasks of a run that was called off have to end by themselves: then their Python processes go on to the
 next run, with the states they hold."""
-LITTLE, LAST = 0.1, 3
-"""While each of the last batches took fewer seconds to read than this, all its parts one after the other, or less than
-all else about its run did, one task may read all of it: another stage costs more than a second core saves."""
+LITTLE, MOST, LAST = 0.1, 0.25, 3
+"""While each of the last batches took fewer seconds to read than the first, all its parts one after the other, or less
+than all else about its run did and than the second, one task may read all of it: another stage costs more than a second
+core saves."""
 
 
 class SparkRunner:
@@ -252,7 +253,7 @@ class SparkRunner:
         read, sent, reading = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent", "reading"))
         self._combining.learn(read, sent, pieces)
         if plan.kind == "epoch":
-            self._little.append(reading < max(LITTLE, time.monotonic() - since - reading))
+            self._little.append(reading < max(LITTLE, min(MOST, time.monotonic() - since - reading)))
         return notes
 
     def _in_a_row(self, plan: RunPlan, level: RDD[bytes], partitions: int) -> RDD[bytes] | None:
