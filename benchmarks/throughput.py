@@ -13,7 +13,7 @@ fifth of a second of each batch for some forty more, in both systems; ``--skip 4
 ``--threads`` which threads the CPU goes to.
 ``--checkpoints`` compares checkpoints on and off by turns of ``--batches`` epochs, ``--repeat`` times each, in one
 process, and says how much longer the epochs behind one take. ``--idle`` times an epoch with next to no rows through
-four levels. docs/runtime.md says where the time goes.
+four levels, ``--executors 2`` on executors of their own. docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
@@ -237,13 +237,16 @@ def four_levels() -> Any:
     return op.Pipeline(*steps)
 
 
-def idle(batches: int) -> dict[str, Any]:
-    """An epoch of a hundred rows through four levels, as Structured Streaming times the whole of it."""
+def idle(batches: int, executors: int = 0) -> dict[str, Any]:
+    """An epoch of a hundred rows through four levels, as Structured Streaming times the whole of it.
+
+    ``executors``: so many, of one core each; else four logical nodes share one process.
+    """
     from holdfast.runtime.spark import start
 
-    spark = session()
+    spark = session(f"local-cluster[{executors},1,1024]") if executors else session()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
-    job = start(keyed_stream(spark, 100), four_levels(), store=folder, nodes=4, epochs=batches)
+    job = start(keyed_stream(spark, 100), four_levels(), store=folder, nodes=executors or 4, epochs=batches)
     job.awaitTermination()
     running = query_of(job)
     seconds = [
@@ -278,6 +281,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--threads", action="store_true", help="also which threads the CPU of a batch goes to")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
+    parser.add_argument("--executors", type=int, default=0, help="of --idle: so many, of one core, not local[2]")
     parser.add_argument("--repeat", type=int, default=1, help="of --idle, turns of --checkpoints")
     parser.add_argument("--json", type=Path, help="of --idle, --checkpoints: write what was found here")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
@@ -288,7 +292,7 @@ def main() -> None:
         parser.error(f"--repeat must be at least 1, got {asked.repeat}")
     if asked.one:
         if asked.one[0] == "idle":
-            print(json.dumps(idle(int(asked.one[1]))))
+            print(json.dumps(idle(*map(int, asked.one[1:]))))
         elif asked.one[0] == "checkpoints":
             print(json.dumps(checkpoints_on_and_off(*map(int, asked.one[1:]))))
         else:
@@ -299,7 +303,7 @@ def main() -> None:
         record, runs = Record("throughput.py", sys.argv[1:]), []
         for _ in range(asked.repeat):
             record.pause()
-            runs.append(found := apart("idle", str(asked.batches + 20)))
+            runs.append(found := apart("idle", str(asked.batches + 20), str(asked.executors)))
             print(f"an idle epoch through four levels: median {found['median']:.3f} s, most {found['most']:.3f} s")
         written(asked.json, record.to_json([{"turns": asked.repeat, **spreads(runs, "median", "most")}]))
         return
