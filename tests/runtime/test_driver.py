@@ -303,8 +303,8 @@ def test_epochs_with_little_to_do_have_one_slot_for_each_place() -> None:
 
 def test_on_a_busy_machine_little_is_what_takes_less_than_all_else() -> None:
     busy = replace(TIMING, run=2.0)
-    assert widths(0.2, busy) == [*[(2, 1)] * 3, *[(1,)] * 9]
-    assert widths(0.8, busy) == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
+    assert widths(0.07, busy) == [*[(2, 1)] * 3, *[(1,)] * 9]
+    assert widths(0.1, busy) == [*[(2, 1)] * 3, *[(1,)] * 3, *[(2, 1)] * 3, *[(1,)] * 3]
 
 
 def test_names_that_were_staged_go_when_nobody_waits() -> None:
