@@ -60,6 +60,9 @@ class Aggregate(Operator):
         does = {"kind": "aggregate", "computes": self._aggregations.describe(), "by": list(self.by)}
         return does if self._ttl is None else {**does, "time": self._time, "ttl_us": self._ttl}
 
+    def reads(self, stream: str) -> frozenset[str]:
+        return self._aggregations.columns.union(self.by, {self._time} if self._time is not None else ())
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
         keys = conformed(batch, self._keys, who, _say(self._keys))
@@ -100,6 +103,9 @@ class Combine(Operator):
 
     def describe(self) -> Description:
         return {"kind": "combine", "computes": self._aggregations.describe(), "by": self._keys.names}
+
+    def reads(self, stream: str) -> frozenset[str]:
+        return self._aggregations.columns.union(self._keys.names)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         keys = conformed(batch, self._keys, self._who, _say(self._keys))

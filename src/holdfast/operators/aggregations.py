@@ -137,6 +137,11 @@ class Aggregations:
         return {name: str(each) for name, each in self.named.items()}
 
     @property
+    def columns(self) -> frozenset[str]:
+        """What is looked at in raw rows."""
+        return frozenset(name for each in self.named.values() for name in each.columns)
+
+    @property
     def stored(self) -> list[pa.Field]:
         return [pa.field(name, part.type) for name, part in self.parts]
 

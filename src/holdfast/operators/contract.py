@@ -180,6 +180,17 @@ class Operator:
     version: Version = 1
     """Of an operator of one's own: another one says that its state does not fit what was kept before."""
 
+    passes: bool = False
+    """True where rows leave with all the columns they came with, read or not."""
+
+    def reads(self, stream: str) -> frozenset[str] | None:
+        """The columns that it looks at in the rows of this input; None: perhaps all.
+
+        What nobody looks at is not read from the stream. A class that derives from one with ``reads``, and has another
+        ``prepare`` or ``process``, says for itself what these look at; else it is given all.
+        """
+        return None
+
     def describe(self) -> Description:
         """What the operator does, as JSON: a store whose state was made by something else is refused.
 
@@ -242,6 +253,17 @@ def description_of(operator: Operator) -> Description:
     if described is Operator or described is type(operator):
         return does
     return {**does, "class": type(operator).__qualname__, "version": operator.version}
+
+
+def columns_read(operator: Operator, stream: str) -> frozenset[str] | None:
+    """What ``reads`` says, if it speaks of the methods that this operator has."""
+    lines = type(operator).__mro__
+
+    def defined(method: str) -> int:
+        return next(place for place, each in enumerate(lines) if method in vars(each))
+
+    known = all(defined("reads") <= defined(method) for method in ("prepare", "process", "process_inputs"))
+    return operator.reads(stream) if known else None
 
 
 def as_operator(what: Operator | Callable[..., Any]) -> Operator:

@@ -36,6 +36,8 @@ class Deduplicate(Operator):
     late, dropped and counted, when its time + within is at or before the watermark that the epoch began with.
     """
 
+    passes = True
+
     def __init__(self, by: Columns, *, time: str | None = None, within: Duration | None = None) -> None:
         self._keys = schema_of(by, "deduplicate")
         self._who = f"deduplicate by {', '.join(self._keys.names)}"
@@ -52,6 +54,9 @@ class Deduplicate(Operator):
 
     def describe(self) -> Description:
         return {"kind": "deduplicate", "by": list(self.by), "time": self._time, "within_us": self._horizon}
+
+    def reads(self, stream: str) -> frozenset[str]:
+        return frozenset(self.by if self._time is None else (*self.by, self._time))
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         # Within a span, whether a row passes depends on which rows before it did: only the receiver knows.

@@ -88,6 +88,10 @@ class Join(Operator):
             ANSWERS: {"how": next(how for how, theirs in HOWS.items() if theirs == self._how)},
         }
 
+    def reads(self, stream: str) -> frozenset[str]:
+        mine = self._side(stream)
+        return frozenset((*self.by, *mine.columns.names, mine.time))
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         """The columns that the join needs, and each row's pane instead of its time."""
         mine = self._side(stream)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Invalid
-from holdfast.operators.contract import Operator, as_operator, description_of
+from holdfast.operators.contract import FunctionOperator, Operator, as_operator, columns_read, description_of
 from holdfast.operators.description import as_json
 from holdfast.state import StateSchema, TaskState
 from holdfast.topology import Operator as OperatorModel
@@ -182,6 +182,28 @@ class Pipeline:
     @cached_property
     def sources(self) -> tuple[Step, ...]:
         return tuple(each for each in self.steps if not each.inputs)
+
+    def columns_of(self, source: str) -> frozenset[str] | None:
+        """The columns of a source's rows that anybody looks at; None: perhaps all."""
+        step = self.by_name[source]
+        found = self._columns(step, source)
+        return found if found is None or step.event_time is None else found | {step.event_time}
+
+    def _columns(self, step: Step, stream: str) -> frozenset[str] | None:
+        """What an operator, and whoever it passes its rows on to, looks at in one of its inputs."""
+        as_came = isinstance(step.operator, FunctionOperator) and step.operator.function is as_they_are
+        found = frozenset() if as_came else columns_read(step.operator, stream)
+        if found is None or not (as_came or step.operator.passes):
+            return found
+        if step.name in {query.sink for query in self.topology.queries}:
+            return None  # whoever reads its output may want all of them
+        for each in self.steps:
+            for given in each.inputs:
+                if given.source == step.name:
+                    if (more := self._columns(each, step.name)) is None:
+                        return None
+                    found |= more.union(given.key)
+        return found
 
     @cached_property
     def timed(self) -> frozenset[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid
 from holdfast.operators.columns import Columns, column, schema_of, sequence_of
-from holdfast.operators.contract import Operator, State, as_operator, as_table, description_of
+from holdfast.operators.contract import Operator, State, as_operator, as_table, columns_read, description_of
 from holdfast.operators.description import Description, Version, name_of
 
 Expression: TypeAlias = str | pl.Expr
@@ -44,6 +44,9 @@ class Map(Operator):
             return {"kind": "map", "function": name_of(self._function), "version": self.version}
         return {"kind": "map", "columns": [str(each) for each in self._columns]}
 
+    def reads(self, stream: str) -> frozenset[str] | None:
+        return None if self._function is not None else _names(self._columns)
+
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
         if not batch.num_columns:
             return batch
@@ -58,6 +61,8 @@ class Filter(Operator):
     The condition is an expression, SQL text such as ``"speed > 40"``, or a function from a table to a boolean array.
     """
 
+    passes = True
+
     def __init__(self, condition: Callable[[pa.Table], Any] | Expression, *, version: Version = 1) -> None:
         self._function = condition if _is_function(condition) else None
         self.version = version
@@ -69,6 +74,9 @@ class Filter(Operator):
         if self._function is not None:
             return {"kind": "filter", "function": name_of(self._function), "version": self.version}
         return {"kind": "filter", "condition": str(self._condition)}
+
+    def reads(self, stream: str) -> frozenset[str] | None:
+        return None if self._condition is None else _names([self._condition])
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if not batch.num_columns:
@@ -124,6 +132,10 @@ class FlatMap(Operator):
             made = {"list": str(self._list)}
         return {"kind": "flat_map", **made, "keep": list(self._keep)}
 
+    def reads(self, stream: str) -> frozenset[str] | None:
+        found = None if self._list is None else _names([self._list])
+        return None if found is None else found.union(self._keep)
+
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         if not batch.num_columns:
             return batch
@@ -171,11 +183,34 @@ class Chain(Operator):
     def describe(self) -> Description:
         return {"kind": "chain", "operators": [description_of(each) for each in self._operators]}
 
+    @property
+    def passes(self) -> bool:  # type: ignore[override]
+        return all(each.passes for each in self._operators)
+
+    def reads(self, stream: str) -> frozenset[str] | None:
+        """Up to the first that makes other columns of them."""
+        found: frozenset[str] = frozenset()
+        for each in self._operators:
+            if (mine := columns_read(each, stream)) is None:
+                return None
+            found |= mine
+            if not each.passes:
+                break
+        return found
+
     def process(self, batch: pa.Table, state: State) -> pa.Table | None:
         answer: pa.Table | None = batch
         for each in self._operators:
             answer = each.process(answer if answer is not None else pa.table({}), state)
         return answer
+
+
+def _names(expressions: Iterable[pl.Expr]) -> frozenset[str] | None:
+    """The columns that these name; None if one takes those that are there, such as ``pl.all()``."""
+    listed = list(expressions)
+    if any(each.meta.has_multiple_outputs() for each in listed):
+        return None
+    return frozenset(name for each in listed for name in each.meta.root_names())
 
 
 def _is_function(what: object) -> TypeGuard[Callable[..., Any]]:

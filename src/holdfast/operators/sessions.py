@@ -112,6 +112,10 @@ class Sessions(Operator):
         does |= {"meaning": self._meaning} if self._meaning else {}
         return {**does, ANSWERS: {"emit": self._emit}}
 
+    def reads(self, stream: str) -> frozenset[str]:
+        spans = (self._start, self._end) if self._time is None else (self._time,)
+        return self._aggregations.columns.union(self.by, spans)
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         """Rows of one span are combined. Spans are not, unless none can be late: that is for each row to be judged."""
         if not batch.num_columns:

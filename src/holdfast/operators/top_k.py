@@ -81,6 +81,9 @@ class TopK(Operator):
             **(keep if self._rising else {ANSWERS: keep}),
         }
 
+    def reads(self, stream: str) -> frozenset[str]:
+        return frozenset(self._schema.names)
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
         rows = _latest(conformed(batch, self._schema, who, "declare the type it has"), self._identity)

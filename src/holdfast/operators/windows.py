@@ -176,6 +176,9 @@ class Windowed(Operator):
             ANSWERS: {"top": self._top, "emit": self._emit},
         }
 
+    def reads(self, stream: str) -> frozenset[str]:
+        return self._aggregations.columns.union(self.by, {self._time})
+
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         if not batch.num_columns:
             return self._travelling.empty_table()

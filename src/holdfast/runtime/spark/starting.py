@@ -36,7 +36,7 @@ from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.shipping import as_bytes
-from holdfast.runtime.spark.source import Edge, StreamSource
+from holdfast.runtime.spark.source import Edge, StreamSource, narrowed
 from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
@@ -79,7 +79,10 @@ def start(
     triggers = {"processingTime": trigger} if isinstance(trigger, str) else trigger or {}
     edge = Edge(triggers, name, watermarked, False, sink, tuple(listeners), epochs, bounded)
     ours = Options().taking(options, flat, "start")
-    return begin(stream, pipeline, store, nodes, ours, edge, lambda place: Job(place.url))
+    streams = _streams(stream, pipeline)
+    if not watermarked:  # Spark's watermark is kept by a column that nobody else may look at
+        streams = {name: narrowed(frame, pipeline.columns_of(name)) for name, frame in streams.items()}
+    return begin(streams, pipeline, store, nodes, ours, edge, lambda place: Job(place.url))
 
 
 def begin(
