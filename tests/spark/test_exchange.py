@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from py4j.clientserver import JavaClient
 
-from holdfast.runtime.spark.exchange import Exchange
+from holdfast.runtime.spark.exchange import REMEMBERED, Exchange
 from holdfast.runtime.spark.java import java
 
 pytestmark = pytest.mark.spark
@@ -44,6 +44,35 @@ def test_a_class_of_the_jvm_is_looked_up_once(spark: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(JavaClient, "send_command", counted)
     assert names.java.util.ArrayList is before and java(spark.sparkContext) is names
     assert asked == []
+
+
+def test_places_that_were_asked_for_before_are_not_laid_out_anew(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place takes six calls through the gateway, and every epoch asks for the same ones."""
+    exchange, made = Exchange(spark.sparkContext), list[int]()
+    laid_out = exchange._located
+
+    def counted(payloads: Sequence[bytes], places: Any) -> Any:
+        made.append(len(places))
+        return laid_out(payloads, places)
+
+    def through(width: int) -> list[bytes]:
+        level = exchange.shuffle(
+            exchange.located([None] * 2), lambda index, _: [b"%d" % index] * width, 2, ["host"] * width
+        )
+        return exchange.collect(level, lambda index, came: [b"%d:" % index + b"".join(sorted(came))])
+
+    monkeypatch.setattr(exchange, "_located", counted)
+    assert [through(3), through(3), through(1)] == [[b"0:01", b"1:01", b"2:01"]] * 2 + [[b"0:01"]]
+    assert made == [2, 3, 1]
+
+
+def test_few_arrangements_of_places_are_remembered(spark: Any) -> None:
+    """Executors come and go: what was laid out for those that are gone goes too, the oldest first."""
+    exchange = Exchange(spark.sparkContext)
+    for number in range(REMEMBERED + 5):
+        exchange.located([f"executor_host_{number}"])
+    names = [places[0][0] for _, places in exchange._known]
+    assert names == [f"executor_host_{number}" for number in range(5, REMEMBERED + 5)]
 
 
 def test_partitions_in_a_row_are_read_in_their_order(spark: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -28,6 +29,10 @@ from holdfast.runtime.spark.java import java
 Stage = Callable[[int, Iterable[bytes]], Iterable[bytes]]
 """What a level runs on each of its partitions: index and bundles in; one bundle for each slot of the next level out."""
 
+Places = tuple[tuple[str, ...], ...]
+"""Of each partition, where it would rather be; anywhere if that is empty."""
+REMEMBERED = 64
+"""So many arrangements of partitions over places are kept: a run has one for each of its levels."""
 _TAG = b"."
 _numbers = count(1)
 _serializers: Any = serializers
@@ -92,6 +97,9 @@ class Exchange:
         self._to_java = jvm.org.apache.spark.api.python.SerDeUtil.pythonToJava
         self._list = jvm.java.util.ArrayList
         self._pair = jvm.scala.Tuple2
+        self._knowing = threading.Lock()  # runs of several kinds are laid out at once
+        self._known: dict[tuple[bytes, Places], Any] = {}
+        """What ``_at`` has made, the one that was needed last at the end."""
 
     def batch(self, frame: DataFrame, plan: Any = None, locations: Sequence[str] = ()) -> tuple[RDD[bytes], int]:
         """A batch as Arrow record batch messages, and the number of its partitions; read at one of these locations.
@@ -104,7 +112,7 @@ class Exchange:
         if not count:  # an empty file: the epoch has a watermark all the same, and somebody must tell it
             java, count = self._context._jsc.parallelize(self._list(), 1), 1
         if locations:
-            java = self._value_of_pair(self._located([b""], [locations]).cartesian(java))
+            java = self._value_of_pair(self._at(b"", (tuple(locations),)).cartesian(java))
         return RDD(java, self._context, Whole()), count
 
     def in_a_row(self, level: RDD[bytes]) -> RDD[bytes] | None:
@@ -129,7 +137,7 @@ class Exchange:
 
     def located(self, locations: Sequence[str | None]) -> RDD[bytes]:
         """One empty record for each location, on that location."""
-        return RDD(self._located([b""] * len(locations), _each(locations)), self._context, Whole())
+        return RDD(self._at(b"", _each(locations)), self._context, Whole())
 
     def dealt(self, records: Sequence[bytes]) -> RDD[bytes]:
         """A partition for each record, anywhere."""
@@ -152,7 +160,7 @@ class Exchange:
             return RDD(shuffled, self._context, Whole())
         # The pickled tags are made here and read by pyspark's own workers a moment later; nothing of it is stored.
         tags = pickle.dumps([_TAG] * partitions, protocol=3)
-        anchor = self._to_java(self._located([tags] * width, _each(locations)), True)
+        anchor = self._to_java(self._at(tags, _each(locations)), True)
         pairwise = _serializers.PairDeserializer(_Raw(), Whole())
         zipped: RDD[Any] = RDD(anchor.zip(shuffled), self._context, pairwise)
         return zipped.mapPartitionsWithIndex(_second, preservesPartitioning=True)
@@ -164,6 +172,18 @@ class Exchange:
         side writes those in pieces, and each but the first waits until the one before is acknowledged.
         """
         return level.mapPartitionsWithIndex(stage).collect()
+
+    def _at(self, payload: bytes, places: Places) -> Any:
+        """The same payload at each of these places. Epochs ask for the same again and again: it is made once, since
+        each place takes six calls through the gateway."""
+        with self._knowing:
+            made = self._known.pop((payload, places), None)
+        made = made or self._located([payload] * len(places), places)
+        with self._knowing:
+            self._known[payload, places] = made
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return made
 
     def _located(self, payloads: Sequence[bytes], places: Sequence[Sequence[str]]) -> Any:
         """A partition for each payload, which prefers these places; anywhere if there are none."""
@@ -177,8 +197,8 @@ class Exchange:
         return self._java_rdd(made, self._bytes)
 
 
-def _each(locations: Sequence[str | None]) -> list[list[str]]:
-    return [[] if location is None else [location] for location in locations]
+def _each(locations: Sequence[str | None]) -> Places:
+    return tuple(() if location is None else (location,) for location in locations)
 
 
 def _second(_: int, pairs: Iterable[Any]) -> Iterator[bytes]:
