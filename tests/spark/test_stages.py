@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from holdfast.runtime.spark import stages
+from holdfast.runtime.worker.blocks import ALIGNED, Block, encode
 from holdfast.runtime.worker.versions import Saved
+from holdfast.topology import Task
 
 Made = Callable[[Any], Callable[[int, Iterable[bytes]], Iterable[bytes]]]
 NOTHING: Any = SimpleNamespace(
@@ -58,3 +63,23 @@ def test_jobs_that_run_at_once_keep_their_workers(tmp_path: Path, monkeypatch: p
     (tmp_path / "one").rmdir()
     worker_of("three")
     assert sorted(stages._workers) == ["three", "two"]
+
+
+def test_notes_are_put_together_without_being_read() -> None:
+    one, two = [{"read": 1}, {"piece": 0, "path": "a,[b]"}], [{"task": "ü"}]
+    texts = [stages.written(one) + b"   ", stages.NOTHING, stages.written([]), stages.written(two)]
+    assert json.loads(stages.together(texts)) == one + two
+    assert stages.together([]) == stages.together([stages.NOTHING, stages.NOTHING]) == stages.NOTHING
+
+
+def test_a_bundle_has_its_notes_and_its_blocks_where_arrow_can_use_them() -> None:
+    rows = pa.table({"n": list(range(1000))})
+    blocks = [Block(3, Task("a", 0), piece, Task("b", 1), None, 1000, encode(rows)) for piece in range(2)]
+    plan: Any = SimpleNamespace(spread=lambda blocks, level: [blocks, []])
+    first, second = stages.bundles(plan, 0, blocks, stages.written([{"read": 5}]))
+    found, notes = stages.opened(first)
+    assert json.loads(notes) == [{"read": 5}] and [block.table() for block in found] == [rows, rows]
+    assert stages.opened(second) == ([], stages.NOTHING + b" " * 10)
+    begins = np.frombuffer(first, np.uint8).ctypes.data
+    for block in found:
+        assert (np.frombuffer(block.payload, np.uint8).ctypes.data - begins) % ALIGNED == 0

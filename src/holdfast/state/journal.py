@@ -235,7 +235,9 @@ def write(
     """
     about = {"kind": "journal", "task": label, "epoch": epoch, ROWS: rows, "time": time}
     schema = pa.schema([("block", pa.large_binary())], metadata={METADATA: note_bytes(about)})
-    encoded = encode_batch(pa.RecordBatch.from_arrays([pa.array([data], pa.large_binary())], schema=schema))
+    ends = pa.array([0, len(data)], pa.int64()).buffers()[1]
+    block = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(data)])  # as it lies there
+    encoded = encode_batch(pa.RecordBatch.from_arrays([block], schema=schema))
     proof = checksum(encoded)
     path = f"{_epoch_folder(epoch)}/{task_folder(label)}-{token:010d}-{proof}.arrow"
     files.put(path, encoded, sync)

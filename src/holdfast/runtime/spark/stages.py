@@ -35,6 +35,8 @@ from holdfast.topology import Task
 
 Note = dict[str, Any]
 """What a task has to tell the driver."""
+NOTHING = b"[]"
+"""No note, as it travels."""
 
 _workers: dict[str, Worker] = {}
 """One worker a job in this process. Spark reuses the process; what is in memory is a cache, never the only copy.
@@ -71,7 +73,8 @@ class Ingest:
 
     def __call__(self, index: int, messages: Iterable[bytes]) -> Iterable[bytes]:
         plan = self.parts.of(index).plan
-        return bundles(plan, 0, *self.read(plan, index, messages))
+        blocks, notes = self.read(plan, index, messages)
+        return bundles(plan, 0, blocks, written(notes))
 
     def read(self, plan: RunPlan, index: int, messages: Iterable[bytes]) -> tuple[Sequence[Block], list[Note]]:
         """What the sources send on of these rows, once it is in the journal, and what there is to note."""
@@ -146,8 +149,9 @@ class ReadJournal:
             try:
                 blocks += worker.journalled(epoch, piece, part.plan.shape)
             except HoldfastError as error:
-                return bundles(part.plan, 0, [], [{"unreadable": f"epoch {epoch.epoch} of the journal: {error}"}])
-        return bundles(part.plan, 0, blocks, [])
+                why = {"unreadable": f"epoch {epoch.epoch} of the journal: {error}"}
+                return bundles(part.plan, 0, [], written([why]))
+        return bundles(part.plan, 0, blocks, NOTHING)
 
 
 @dataclass(frozen=True)
@@ -163,18 +167,18 @@ class Level:
         worker, part = worker_of(self.job, self.context), self.parts.of(index)
         plan, slot = part.plan, part.slot
         blocks: list[Block] = []
-        notes: list[Note] = []
+        before: list[bytes] = []
         for bundle in arrived:
             found, said = opened(bundle)
             blocks += found
-            notes += said
+            before.append(said)
         if wrong := misplaced(slot.place):
             sent, reports = blocks, [_elsewhere(work, wrong) for work in slot.works]
         else:
             sent, reports = worker.work(plan, slot, blocks)
-        notes += [_noted(report) for report in reports]
+        notes = together([*before, written(map(_noted, reports))])
         if self.number + 1 == len(plan.widths):
-            return [json.dumps(notes).encode()]
+            return [notes]
         return bundles(plan, self.number + 1, sent, notes)
 
 
@@ -192,7 +196,7 @@ class Alone:
         blocks, notes = self.ingest.read(part.plan, 0, messages)
         worker = worker_of(self.ingest.job, self.ingest.context)
         _none, reports = worker.work(part.plan, part.slot, blocks)
-        return [json.dumps([*notes, *map(_noted, reports)]).encode()]
+        return [written([*notes, *map(_noted, reports)])]
 
 
 @dataclass(frozen=True)
@@ -237,22 +241,29 @@ def read(records: Iterable[bytes]) -> None:
         pass
 
 
-def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: Sequence[Note]) -> list[bytes]:
-    """One bundle for each slot of a level; the notes travel with the first."""
-    said = json.dumps(list(notes)).encode()
-    none = b"[]"
+def written(notes: Iterable[Note]) -> bytes:
+    return json.dumps(list(notes)).encode()
+
+
+def together(texts: Iterable[bytes]) -> bytes:
+    """Lists of notes as one. They are not read on the way: a level has those of all levels before it."""
+    return b"[" + b",".join(said for text in texts if (said := text.strip()[1:-1])) + b"]"
+
+
+def bundles(plan: RunPlan, level: int, blocks: Iterable[Block], notes: bytes) -> list[bytes]:
+    """One bundle for each slot of a level; the notes, in JSON, travel with the first."""
     result = []
     for number, share in enumerate(plan.spread(blocks, level)):
-        text = said if number == 0 else none
+        text = notes if number == 0 else NOTHING
         padded = text + b" " * (-(4 + len(text)) % ALIGNED)
-        result.append(struct.pack("<I", len(padded)) + padded + pack(share))
+        result.append(pack(share, struct.pack("<I", len(padded)) + padded))
     return result
 
 
-def opened(bundle: bytes) -> tuple[list[Block], list[Note]]:
+def opened(bundle: bytes) -> tuple[list[Block], bytes]:
     (length,) = struct.unpack_from("<I", bundle)
     view = memoryview(bundle)
-    return unpack(view[4 + length :]), json.loads(bytes(view[4 : 4 + length]))
+    return unpack(view[4 + length :]), bytes(view[4 : 4 + length])
 
 
 def result_of(notes: Sequence[Note], task: Callable[[str], Task]) -> RunResult:

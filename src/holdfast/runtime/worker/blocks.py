@@ -42,20 +42,24 @@ class Block:
         return self.sender.number, self.piece
 
 
-def encode(table: pa.Table) -> bytes:
+def encode(table: pa.Table) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=PLAIN) as writer:
         writer.write_table(table)
-    return memoryview(sink.getvalue()).tobytes()
+    return memoryview(sink.getvalue()).cast("B")
 
 
-def pack(blocks: Sequence[Block]) -> bytes:
-    """Blocks as one string of bytes: a header in JSON that describes them, then their payloads, each aligned."""
+def pack(blocks: Sequence[Block], before: bytes = b"") -> bytes:
+    """Blocks as one string of bytes: a header in JSON that describes them, then their payloads, each aligned.
+
+    ``before``: what the string begins with, of an aligned length. Each payload is copied once.
+    """
     header = json.dumps(
         [[b.epoch, *b.sender, b.piece, *b.receiver, b.stamp, b.rows, len(b.payload)] for b in blocks],
         separators=(",", ":"),
     ).encode()
-    parts: list[bytes | memoryview] = [struct.pack("<I", len(header)), header, bytes(-(4 + len(header)) % ALIGNED)]
+    parts: list[bytes | memoryview] = [before, struct.pack("<I", len(header)), header]
+    parts.append(bytes(-(4 + len(header)) % ALIGNED))
     for block in blocks:
         parts += [block.payload, bytes(-len(block.payload) % ALIGNED)]
     return b"".join(parts)
