@@ -112,6 +112,42 @@ def test_each_side_of_a_join_has_its_own_columns() -> None:
     assert pipeline.columns_of("right") == {"key", "what", "when"}
 
 
+WHATEVER_IS_THERE = {
+    "all": pl.struct(pl.all()),
+    "the last": pl.last(),
+    "by number": pl.nth(0),
+    "by pattern": pl.sum_horizontal(pl.col("^v.*$")),
+    "by type": pl.sum_horizontal(pl.col(pl.Int64)),
+    "all but one": pl.concat_list(pl.exclude("note", "other")),
+}
+
+
+@pytest.mark.parametrize("name", WHATEVER_IS_THERE)
+def test_an_expression_that_takes_what_is_there_is_given_all(name: str) -> None:
+    """This rests on what polars tells of its expressions."""
+    assert columns_read(op.map("key", made=WHATEVER_IS_THERE[name]), "rows") is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "columns"),
+    [
+        (pl.col("value").over("key", order_by="time"), {"value", "key", "time"}),
+        (pl.col("value").sort_by("time"), {"value", "time"}),
+        (pl.col("value").filter(pl.col("other") > 1), {"value", "other"}),
+        (pl.when(pl.col("other") > 1).then("value").otherwise("time"), {"other", "value", "time"}),
+        (pl.sql_expr("CASE WHEN other > 1 THEN value ELSE 0 END"), {"other", "value"}),
+        (pl.col("value").rolling_sum_by("time", window_size="4i"), {"value", "time"}),
+        (pl.len(), set()),
+    ],
+)
+def test_an_expression_names_all_that_it_looks_at(expression: pl.Expr, columns: set[str]) -> None:
+    assert columns_read(op.map(made=expression), "rows") == columns
+    whole = pl.from_arrow(ROWS)
+    assert isinstance(whole, pl.DataFrame)
+    kept = whole.select(sorted(columns) or ["note"])
+    assert kept.select(made=expression).equals(whole.select(made=expression))
+
+
 def test_a_class_that_does_something_else_with_its_rows_is_given_all_of_them() -> None:
     aggregate = type(COUNT)
 
@@ -130,3 +166,23 @@ def test_a_class_that_does_something_else_with_its_rows_is_given_all_of_them() -
     assert columns_read(Also(KEY, n=op.count()), "rows") is None
     assert columns_read(Named(KEY, n=op.count()), "rows") == {"key", "value"}
     assert columns_read(Own(), "rows") is None
+    patched = op.aggregate(KEY, n=op.count())
+    patched.process = lambda batch, state: batch  # type: ignore[method-assign]
+    assert columns_read(patched, "rows") is None
+
+
+def test_what_an_operator_of_ones_own_reads_counts_when_it_says_whether_rows_leave_as_they_came() -> None:
+    class Good(Operator):
+        def reads(self, stream: str) -> frozenset[str]:
+            return frozenset({"value"})
+
+        def process(self, batch: pa.Table, state: State) -> pa.Table:
+            return batch.filter(batch["value"])
+
+    class Whole(Good):
+        passes = True
+
+    assert columns_read(Good(), "rows") is None and columns_read(Whole(), "rows") == {"value"}
+    assert op.Pipeline(source(), op.step("good", Whole(), "rows")).columns_of("rows") is None
+    counted = op.Pipeline(source(), op.step("good", Whole(), "rows"), op.step("n", COUNT, "good"))
+    assert counted.columns_of("rows") == {"key", "value"}

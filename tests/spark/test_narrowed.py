@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from pyspark.sql import functions as F
 
 from holdfast import operators as op
+from holdfast.errors import Invalid
 from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
-from holdfast.runtime.spark.source import narrowed
+from holdfast.runtime.spark.narrowing import narrowed
 
 pytestmark = pytest.mark.spark
 
@@ -59,3 +61,50 @@ def test_names_of_every_kind_stay_as_they_are(spark: Any) -> None:
     assert narrowed(twice, frozenset({"g"})) is twice
     alike = frame.select("g", F.col("g").alias("G"), "`e f`")  # which of the two is `g` would be ambiguous
     assert narrowed(alike, frozenset({"g"})) is alike
+
+
+def test_what_is_journalled_of_few_columns_is_not_replayed_for_more(spark: Any, tmp_path: Path) -> None:
+    """Else the rows of that epoch would have nulls where the stream has values, and nobody would be told."""
+
+    def pipeline(kind: pl.DataType | type[pl.DataType], *more: op.Step) -> op.Pipeline:
+        good = op.step("good", op.filter("amount >= 0"), "clicks")
+        small = op.step("small", op.map("page", amount=pl.col("amount").cast(kind)), "good")
+        return op.Pipeline(op.source("clicks"), good, small, *more)
+
+    rows = clicks(spark, tmp_path / "clicks")
+    line = json.dumps({"page": "/b", "amount": 1000, "agent": "y"})
+    (tmp_path / "clicks" / "later.json").write_text(line)
+    one_by_one = rows.sparkSession.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
+    stream = one_by_one.json(str(tmp_path / "clicks"))
+    job = start(stream, pipeline(pl.Int8), store=tmp_path / "store")
+    with pytest.raises(RunFailed, match="operator small"):
+        job.awaitTermination(60)
+    everything = op.step("everything", lambda rows: rows, "good")
+    with pytest.raises(Invalid, match=r"what is read of source clicks \(all columns, not amount and page alone\)"):
+        start(stream, pipeline(pl.Int64, everything), store=tmp_path / "store")
+    mended = start(stream, pipeline(pl.Int64), store=tmp_path / "store", epochs=2)
+    assert mended.awaitTermination(60)
+    found = read_output(tmp_path / "store", "final").sort_by("amount").select(["amount"]).to_pylist()
+    assert [row["amount"] for row in found] == [0, 1, 2, 1000]
+    whole = start(stream, pipeline(pl.Int64, everything), store=tmp_path / "store", epochs=2)
+    assert whole.awaitTermination(60)
+
+
+def test_whether_a_row_is_malformed_is_asked_of_all_its_columns(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"page": "/", "amount": 1}\n{"page": "/", "amount": "none"}\n{"page": 2, "am')
+    schema = "page string, amount bigint, other string, _corrupt_record string"
+    stream = spark.readStream.schema(schema).json(str(tmp_path / "rows.json"))
+    assert narrowed(stream, frozenset({"page", "_corrupt_record"})) is stream
+    assert narrowed(stream, frozenset({"page"})).columns == ["page"]
+
+
+def test_a_stream_that_keeps_state_of_its_own_keeps_its_columns(spark: Any) -> None:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    plain = stream.filter("value > 1").withColumn("more", F.col("value") * 2).alias("rows")
+    named = spark.range(3).selectExpr("id AS value", "'x' AS name").groupBy("value", "name").count()
+    for frame in (plain, plain.union(plain), plain.join(named, "value")):
+        assert narrowed(frame, frozenset({"value"})).columns == ["value"]
+    timed = plain.withWatermark("timestamp", "1 second")
+    kept = [timed.dropDuplicatesWithinWatermark(["value"]), plain.join(timed.drop("more"), "value"), plain.distinct()]
+    for frame in kept:
+        assert narrowed(frame, frozenset({"value"})) is frame

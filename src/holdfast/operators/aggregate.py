@@ -39,6 +39,8 @@ class Aggregate(Operator):
     the epoch itself; and no row is dropped. A row without a time keeps its key as one that came at the watermark.
     """
 
+    passes = False
+
     def __init__(
         self, by: Columns, *, ttl: Duration | None = None, time: str | None = None, **aggregations: Aggregation
     ) -> None:
@@ -95,6 +97,8 @@ class Combine(Operator):
 
     It may stand in a source, or wherever less should travel. Columns that are not grouped by or computed are dropped.
     """
+
+    passes = False
 
     def __init__(self, by: Columns, **aggregations: Aggregation) -> None:
         self._keys = schema_of(by, "combine")

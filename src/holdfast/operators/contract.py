@@ -180,14 +180,15 @@ class Operator:
     version: Version = 1
     """Of an operator of one's own: another one says that its state does not fit what was kept before."""
 
-    passes: bool = False
-    """True where rows leave with all the columns they came with, read or not."""
+    passes: bool | None = None
+    """Whether rows leave with all the columns they came with, read or not. None: nobody has said so."""
 
     def reads(self, stream: str) -> frozenset[str] | None:
         """The columns that it looks at in the rows of this input; None: perhaps all.
 
-        What nobody looks at is not read from the stream. A class that derives from one with ``reads``, and has another
-        ``prepare`` or ``process``, says for itself what these look at; else it is given all.
+        What nobody looks at is not read from the stream. It counts where ``passes`` is said, too. A class that derives
+        from one with ``reads``, and has another ``prepare`` or ``process``, says for itself what these look at; else it
+        is given all.
         """
         return None
 
@@ -257,12 +258,14 @@ def description_of(operator: Operator) -> Description:
 
 def columns_read(operator: Operator, stream: str) -> frozenset[str] | None:
     """What ``reads`` says, if it speaks of the methods that this operator has."""
-    lines = type(operator).__mro__
+    lines, methods = type(operator).__mro__, ("prepare", "process", "process_inputs")
+    if operator.passes is None or not vars(operator).keys().isdisjoint(methods):
+        return None
 
     def defined(method: str) -> int:
         return next(place for place, each in enumerate(lines) if method in vars(each))
 
-    known = all(defined("reads") <= defined(method) for method in ("prepare", "process", "process_inputs"))
+    known = all(defined("reads") <= defined(method) for method in methods)
     return operator.reads(stream) if known else None
 
 

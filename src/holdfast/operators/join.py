@@ -50,6 +50,7 @@ class Join(Operator):
     """
 
     event_time = True
+    passes = False
 
     def __init__(
         self, left: Side, right: Side, *, on: Columns, size: Duration, every: Duration | None = None, how: How = "inner"

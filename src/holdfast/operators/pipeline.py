@@ -191,9 +191,8 @@ class Pipeline:
 
     def _columns(self, step: Step, stream: str) -> frozenset[str] | None:
         """What an operator, and whoever it passes its rows on to, looks at in one of its inputs."""
-        as_came = isinstance(step.operator, FunctionOperator) and step.operator.function is as_they_are
-        found = frozenset() if as_came else columns_read(step.operator, stream)
-        if found is None or not (as_came or step.operator.passes):
+        found = frozenset() if _as_came(step) else columns_read(step.operator, stream)
+        if found is None or not _passes(step):
             return found
         if step.name in {query.sink for query in self.topology.queries}:
             return None  # whoever reads its output may want all of them
@@ -266,6 +265,7 @@ class Pipeline:
         """What a store must fit, as JSON: for each operator its tasks, its inputs, its state tables and what it does.
 
         ``timed``: it keeps a watermark. ``prepares``: rows are changed by it before they are sent, and so journalled.
+        ``columns``, of a source that sends rows as they came: those that are read of them, and journalled; null is all.
         """
         return {
             each.name: {
@@ -282,9 +282,22 @@ class Pipeline:
                 "does": as_json(_does(each), each.name),
                 "timed": each.name in self.timed,
                 "prepares": type(each.operator).prepare is not Operator.prepare,
+                **({} if each.inputs or not _passes(each) else {"columns": _sorted(self.columns_of(each.name))}),
             }
             for each in self.steps
         }
+
+
+def _as_came(step: Step) -> bool:
+    return isinstance(step.operator, FunctionOperator) and step.operator.function is as_they_are
+
+
+def _passes(step: Step) -> bool:
+    return _as_came(step) or bool(step.operator.passes)
+
+
+def _sorted(columns: frozenset[str] | None) -> list[str] | None:
+    return None if columns is None else sorted(columns)
 
 
 def _does(each: Step) -> dict[str, Any]:

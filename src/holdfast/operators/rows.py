@@ -27,6 +27,8 @@ class Map(Operator):
     A function may have a ``version``; beside expressions that is the name of a column like any other.
     """
 
+    passes = False
+
     def __init__(self, *columns: Callable[[pa.Table], Any] | Expression, **named: Expression | Version) -> None:
         self._function: Callable[[pa.Table], Any] | None = None
         self._columns: list[pl.Expr] = []
@@ -94,6 +96,8 @@ class FlatMap(Operator):
 
     A function may have a ``version``.
     """
+
+    passes = False
 
     def __init__(
         self,

@@ -54,6 +54,8 @@ class Sessions(Operator):
     names do not tell.
     """
 
+    passes = False
+
     def __init__(
         self,
         by: Columns | None,

@@ -33,6 +33,8 @@ class TopK(Operator):
     is ranked once, when the watermark reaches that time, and then forgotten; later rows are dropped and counted.
     """
 
+    passes = False
+
     def __init__(
         self,
         keep: int,

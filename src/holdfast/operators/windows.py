@@ -133,6 +133,7 @@ class Windowed(Operator):
     """
 
     event_time = True
+    passes = False
 
     def __init__(
         self,

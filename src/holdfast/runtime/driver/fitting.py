@@ -184,6 +184,19 @@ def _journalled_otherwise(before: Signature, now: Signature) -> Iterable[str]:
             prepares = before[name].get("prepares") or now[name]["prepares"]
             if read[1] and prepares and _does_otherwise(before[name], now[name]):
                 yield f"what {name} makes of rows before they are sent ({stream})"
+    for source in before.keys() & now.keys():
+        if (more := _looked_at(before[source], now[source])) is not None:
+            yield f"what is read of source {source} ({more})"
+
+
+def _looked_at(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """What is looked at in a source's rows now, and was not read of them before."""
+    if (kept := old.get("columns")) is None or (wanted := new.get("columns", kept)) == kept:
+        return None
+    if wanted is None:
+        return f"all columns, not {_listed(kept)} alone"
+    more = sorted(set(wanted) - set(kept))
+    return f"{_listed(more)} too" if more else None
 
 
 def _resized(before: Signature, now: Signature) -> list[str]:

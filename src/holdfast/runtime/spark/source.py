@@ -257,22 +257,6 @@ class StreamSource:
                 query.stop()
 
 
-def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
-    """Without the columns that nobody looks at, so that Spark neither reads them nor turns them into Arrow.
-
-    One stays in any case, to have rows; and all do where one that is looked at is not there: whoever misses it tells
-    which there are.
-    """
-    there = frame.columns
-    spelled = {name.casefold() for name in there}  # Spark does not tell "id" from "ID"
-    if columns is None or len(spelled) < len(there) or not columns <= set(there):
-        return frame
-    kept = [name for name in there if name in columns] or there[:1]
-    if len(kept) == len(there):
-        return frame
-    return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in kept))
-
-
 def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, str | None]]:
     """One DataFrame for all sources: as it is, or a union in which each source's rows are a struct of their own."""
     if len(streams) == 1:

@@ -32,11 +32,12 @@ from holdfast.runtime.spark.folders import DIRS, PREFIX, claim, let_go
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
+from holdfast.runtime.spark.narrowing import narrowed
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.shipping import as_bytes
-from holdfast.runtime.spark.source import Edge, StreamSource, narrowed
+from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
