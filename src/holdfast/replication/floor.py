@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, triu
 
 from holdfast.errors import Invalid
 from holdfast.fidelity import Stale, objectives, priorities, stale_of
@@ -120,6 +121,8 @@ class Standings:
                 if name not in number:
                     raise Invalid(f"placement: {task} lives on {name}, which is none of the {len(nodes)} nodes")
                 self.copies[topology.index[task], number[name]] = True
+        self.held = csr_array(self.copies, dtype=np.int32)
+        """The same: a task has few copies, however many nodes there are."""
         self.placed = topology.mask(placement)
         self.stale = checked_stale(topology, stale)
         self._topology = topology
@@ -127,8 +130,8 @@ class Standings:
 
     def failed(self, lost: Bools) -> Bools:
         """The tasks without a living copy for each set of lost nodes, [sets, tasks]."""
-        living = (~lost).astype(np.float32) @ self.copies.T.astype(np.float32)
-        return np.asarray(self.placed & (living == 0))
+        living = self.held @ (~lost).T.astype(np.int32)
+        return np.ascontiguousarray(self.placed & (living.T == 0))
 
     def values(self, failed: Bools) -> Floats:
         """Fidelity of each failure set; equal ones are evaluated once."""
@@ -232,14 +235,13 @@ class _Search:
 
     def _of_pairs(self) -> Floats:
         """What the loss of two nodes takes through tasks that have copies on both, [nodes, nodes]."""
-        held = self._standings.copies
-        shared = np.triu(held.T.astype(np.int64) @ held, 1)
-        first, second = np.nonzero(shared)
+        held, each = self._standings.copies, self._standings.held
+        first, second = triu(each.T @ each, 1).nonzero()
         failed = np.concatenate([(held[:, first] & held[:, second]).T, np.zeros((1, len(held)), np.bool_)])
         if self._gone:
             failed |= self._failed_of([()])
         values = self._standings.values(failed)
-        pairs = np.zeros(shared.shape)
+        pairs = np.zeros((held.shape[1], held.shape[1]))
         pairs[first, second] = pairs[second, first] = values[-1] - values[:-1]
         return pairs
 
