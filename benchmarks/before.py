@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/before.py a8ff31d                      # everything, three turns, about 20 minutes
     .venv/bin/python benchmarks/before.py a8ff31d --only throughput --rows 200000 --repeat 5
+    .venv/bin/python benchmarks/before.py 211f713 --only parts         # where the time of an idle epoch went, and goes
 
 Each measurement is a process of its own with the benchmark script of its own commit, from a work tree that is made for
 it and removed afterwards. Prints medians with the least and the most of both sides, and the ratio of the medians: above
@@ -44,17 +45,35 @@ def tree_of(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "-C", str(HERE), "worktree", "remove", "--force", str(tree)], check=False)
 
 
-def one(tree: Path, script: str, words: list[str]) -> dict[str, Any]:
-    """One measurement by a tree's own script. Since throughput.py has --skip, it wants to be told."""
-    if script == "throughput.py" and words[0] != "idle":
-        words = words + ([SKIPPED] if '"--skip"' in (tree / "benchmarks" / script).read_text() else [])
+def told(tree: Path, script: str, words: list[str]) -> list[str]:
+    """What a tree's own script prints."""
     paths = {"PYTHONPATH": str(tree / "src"), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(tree / "benchmarks" / script), "--one", *words]
+    command = [sys.executable, str(tree / "benchmarks" / script), *words]
     done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{script} {' '.join(words)} in {tree}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()
+
+
+def one(tree: Path, script: str, words: list[str]) -> dict[str, Any]:
+    """One measurement. Since throughput.py has --skip, it wants to be told."""
+    if script == "throughput.py" and words[0] != "idle":
+        words = words + ([SKIPPED] if '"--skip"' in (tree / "benchmarks" / script).read_text() else [])
+    found: dict[str, Any] = json.loads(told(tree, script, ["--one", *words])[-1])
     return found
+
+
+def parts(trees: tuple[Path, Path], epochs: int, repeat: int) -> None:
+    """The lines of epoch.py of both sides, medians over the turns; a part that only one side has stands alone."""
+    found: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
+    for side in [0, 1] * repeat:
+        for line in told(trees[side], "epoch.py", ["--epochs", str(epochs)])[1:]:
+            name, _, milliseconds = line.rstrip().rpartition(" ")
+            found[side].setdefault(name.rstrip(), []).append(float(milliseconds))
+    print("an idle epoch through four levels: milliseconds")
+    for name in dict.fromkeys([*found[0], *found[1]]):
+        cells = (f"{statistics.median(each[name]):.0f}" if name in each else "-" for each in found)
+        print(f"{name:<72}" + "".join(f"{cell:>10}" for cell in cells))
 
 
 def compare(
@@ -79,10 +98,11 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("commit", help="the commit to compare with")
-    parser.add_argument("--only", choices=["throughput", "idle", "failover"], action="append")
+    parser.add_argument("--only", choices=["throughput", "idle", "failover", "parts"], action="append")
     parser.add_argument("--rows", type=int, action="append", help="rows a batch: 200000 and 1000000 if not given")
     parser.add_argument("--batches", type=int, default=25)
     parser.add_argument("--keys", type=int, default=100_000, help="keys of the failover")
+    parser.add_argument("--executors", type=int, default=0, help="of the idle epoch: so many of one core, not local[2]")
     parser.add_argument("--repeat", type=int, default=3)
     asked = parser.parse_args()
     if asked.repeat < 1 or asked.batches < 8:
@@ -94,12 +114,15 @@ def main() -> None:
     print(f"{'':<34}{'':<18}{'before':>34}{'now':>34}{'ratio':>9}")
     with tree_of(asked.commit) as tree:
         trees = (tree, HERE)
+        if "parts" in wanted:
+            parts(trees, asked.batches, asked.repeat)
         for rows in (asked.rows or [200_000, 1_000_000]) if "throughput" in wanted else ():
             words = ["holdfast", "keyed-count", str(rows), str(asked.batches), "parquet", "10"]
             keys = {"rows_per_second": "more", "cpu": "less"}
             compare(f"keyed-count, {rows:,} rows", trees, "throughput.py", words, keys, asked.repeat)
         if "idle" in wanted:
             words = ["idle", str(asked.batches + 20)]
+            words += [str(asked.executors)] if asked.executors else []
             compare("idle epoch, four levels", trees, "throughput.py", words, {"median": "less"}, asked.repeat)
         if "failover" in wanted:
             rows = str(max(20_000, asked.keys // 10))

@@ -97,3 +97,22 @@ def test_a_commit_is_asked_in_the_words_that_its_own_script_takes(
         one(tree, "throughput.py", words)
     assert asked == [words, [*words, "5"]]
     assert "sink, every, skip = asked.one" in (BENCHMARKS / "throughput.py").read_text()
+
+
+def test_parts_of_an_epoch_stand_beside_those_of_an_earlier_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    before = ["idle, 100 rows", "a micro-batch                  284.4", "      level 0      24.0"]
+    now = ["idle, 100 rows", "a micro-batch                  120.0", "      ingest and all levels     60.0"]
+
+    def told(command: list[str], **_: object) -> CompletedProcess[str]:
+        asked.append(command[1])
+        return CompletedProcess(command, 0, "\n".join(before if str(tmp_path) in command[1] else now) + "\n", "")
+
+    monkeypatch.setattr("subprocess.run", told)
+    runpy.run_path(str(BENCHMARKS / "before.py"))["parts"]((tmp_path, BENCHMARKS.parent), 25, 2)
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()[1:]]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert cells == [["a micro-batch", "284", "120"], ["level 0", "24", "-"], ["ingest and all levels", "-", "60"]]
+    assert len(asked) == 4
