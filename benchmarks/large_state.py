@@ -15,11 +15,20 @@ known, and at the end as a table:
 - ``restart``: seconds from the start of a stopped job until the answer of its next batch;
 - ``failover`` (Holdfast): one of two nodes is lost: seconds until the next answer and until it is exact. Structured
   Streaming in one process has a restart for this;
-- ``holdfast-limited``: all of it again with at most ``--memory-limit`` bytes of a table in memory, the rest mapped.
+- ``holdfast-limited``: all of it again with at most ``--memory-limit`` bytes of a table in memory, the rest mapped;
+- ``structured-tuned``: Structured Streaming with a gigabyte of block cache for each of its two states, write buffers of
+  64 MB, and without the count of its rows, for which every change of a key asks RocksDB whether it is new;
+- ``polars``: the limit. One process has all counts in memory and adds those of a batch; nothing is durable, nothing is
+  written.
 
 The batches after the filling have ``--steady-seconds``, and a system has ``--limit`` in all: what it had not told by
 then is missing, and a line says so. A system of which the file of ``--json`` has everything already, by the same sizes,
 is not measured again.
+
+Learned: what keys at random cost Structured Streaming is RocksDB's look-ups, two for every key (``jstack``: of six
+looks at its tasks five were in ``RocksDB.get``). And a query that is stopped within a batch of ``foreachBatch`` may
+hang for ever: Spark looks through the long message of the interrupted write by a regular expression that overflows the
+stack of the query's thread (``StackOverflowError``). So the batch that is under way when we stop fails in few words.
 """
 
 from __future__ import annotations
@@ -36,16 +45,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from measuring import Record, written
 from throughput import query_of, session, tree_of
 
 Tell = Callable[..., None]
 Line = dict[str, Any]
-SYSTEMS = {"holdfast": "failover", "holdfast-limited": "failover", "structured": "restart"}
+SYSTEMS = {
+    "polars": "throughput", "holdfast": "failover", "holdfast-limited": "failover", "structured": "restart",
+    "structured-tuned": "restart",
+}  # fmt: skip
 """Each with the part that it tells last."""
+ROCKS = "spark.sql.streaming.stateStore.rocksdb."
+TUNED = {
+    f"{ROCKS}blockCacheSizeMB": "1024",
+    f"{ROCKS}writeBufferSizeMB": "64",
+    f"{ROCKS}trackTotalNumberOfRows": "false",
+}
 LOOK_EVERY = 4.0
 """Seconds from one look at memory to the next; a look takes milliseconds."""
 
@@ -143,11 +164,16 @@ def after(folder: Path, began: float, there: Callable[[list[Any]], bool]) -> flo
     return time.time() - began
 
 
-def structured(asked: argparse.Namespace, tell: Tell) -> None:
+def structured(asked: argparse.Namespace, settings: dict[str, str], tell: Tell) -> None:
     spark, folder = session(), asked.folder
+    for name, value in settings.items():
+        spark.conf.set(name, value)
 
     def write(frame: Any, epoch: int) -> None:
-        frame.write.mode("append").parquet(str(folder / "output"))
+        try:
+            frame.write.mode("append").parquet(str(folder / "output"))
+        except Exception:
+            raise RuntimeError("stopped") from None  # in few words: see above
 
     def started() -> Any:
         writing = stream_of(spark, asked.keys, asked.rows).groupBy("key").count().writeStream.outputMode("update")
@@ -161,18 +187,46 @@ def structured(asked: argparse.Namespace, tell: Tell) -> None:
         running = started()
         while not running.recentProgress and running.isActive:
             time.sleep(0.05)
+        if not running.recentProgress:
+            sys.exit(f"the query ended before its first batch: {running.exception()}")
         tell("restart", seconds=time.monotonic() - began)
         running.stop()
     finally:
         spark.stop()
 
 
+def polars(asked: argparse.Namespace, tell: Tell) -> None:
+    """All counts in one process. The batches that fill the state have each key once, and are not timed."""
+    import polars as pl
+
+    from polars_alone import keys_of
+
+    filling = -(-asked.keys // asked.rows)
+    totals = pl.DataFrame({"key": np.arange(asked.keys, dtype=np.int64), "count": np.ones(asked.keys, dtype=np.int64)})
+    spent = []
+    for number in range(filling, filling + asked.batches):
+        rows = keys_of(asked.rows, number, asked.keys)
+        began = time.perf_counter()
+        counted = rows.lazy().group_by("key").agg(more=pl.len()).collect(engine="streaming")
+        joined = totals.lazy().join(counted.lazy(), on="key", how="left", maintain_order="none")
+        totals = joined.select("key", pl.col("count") + pl.col("more").fill_null(0)).collect()
+        spent.append(time.perf_counter() - began)
+    if int(totals["count"].sum()) != asked.keys + asked.rows * asked.batches:
+        sys.exit(f"polars counted {totals['count'].sum()} rows")
+    rate, middle = asked.rows * len(spent) / sum(spent), statistics.median(spent)
+    own, mapped = memory()
+    found = {"rows_per_second": rate, "median": middle, "longest": max(spent), "memory": own, "mapped": mapped}
+    tell("throughput", counted=len(spent), **found)
+
+
 def one(system: str, asked: argparse.Namespace) -> None:
     def tell(part: str, **found: Any) -> None:
         print(json.dumps({"system": system, "part": part, **sizes(asked), **_rounded(found)}), flush=True)
 
-    if system == "structured":
-        structured(asked, tell)
+    if system == "polars":
+        polars(asked, tell)
+    elif system.startswith("structured"):
+        structured(asked, TUNED if system == "structured-tuned" else {}, tell)
     else:
         holdfast(asked, asked.memory_limit if system == "holdfast-limited" else None, tell)
 
@@ -201,7 +255,7 @@ def main() -> None:
     parser.add_argument("--system", choices=list(SYSTEMS), action="append")
     parser.add_argument("--memory-limit", type=int, default=64 << 20, help="bytes of a table, of holdfast-limited")
     parser.add_argument("--limit", type=float, default=1500, help="seconds for each system")
-    parser.add_argument("--json", type=Path, help="add the lines to this file too")
+    parser.add_argument("--json", type=Path, help="write what was found here, and go on with what is there")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -211,11 +265,16 @@ def main() -> None:
     if asked.one:
         one(asked.one, asked)
         return
-    told = known(asked)
+    record, told = Record("large_state.py", sys.argv[1:]), known(asked)
     for system in asked.system or SYSTEMS:
         if any(line["system"] == system and line["part"] == SYSTEMS[system] for line in told):
             continue
-        told = [line for line in told if line["system"] != system] + measured(system, asked)
+        record.pause()
+        told = [line for line in told if line["system"] != system]
+        for line in measured(system, asked):
+            told.append({"turns": 1, **line})
+            print(json.dumps(line), flush=True)
+            written(asked.json, record.to_json(told))
     print(f"\n{table(told)}", flush=True)
 
 
@@ -223,13 +282,13 @@ def known(asked: argparse.Namespace) -> list[Line]:
     """What the file of ``--json`` has by the same sizes."""
     if asked.json is None or not asked.json.exists():
         return []
-    lines: list[Line] = [json.loads(line) for line in asked.json.read_text(encoding="utf-8").splitlines()]
+    lines: list[Line] = json.loads(asked.json.read_text(encoding="utf-8"))["rows"]
     return [line for line in lines if {name: line.get(name) for name in sizes(asked)} == sizes(asked)]
 
 
-def measured(system: str, asked: argparse.Namespace) -> list[Line]:
-    """A system in a process of its own; what it told."""
-    folder, told = Path(tempfile.mkdtemp(prefix="holdfast-large-")), list[Line]()
+def measured(system: str, asked: argparse.Namespace) -> Iterator[Line]:
+    """A system in a process of its own; what it tells, as it does."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-large-"))
     words = [f"--{name.replace('_', '-')}={value}" for name, value in sizes(asked).items()]
     process = subprocess.Popen(
         [sys.executable, __file__, "--one", system, "--folder", str(folder), *words], stdout=subprocess.PIPE, text=True
@@ -240,15 +299,14 @@ def measured(system: str, asked: argparse.Namespace) -> list[Line]:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                told.append(kept(line, asked.json))
+                yield json.loads(line)
         if process.wait():
-            why = {"why": f"code {process.returncode}, limit {asked.limit:g} s"}
-            told.append(kept(json.dumps({"system": system, "part": "ended", **sizes(asked), **why}) + "\n", asked.json))
+            why = f"code {process.returncode}, limit {asked.limit:g} s"
+            yield {"system": system, "part": "ended", **sizes(asked), "why": why}
     finally:
         timer.cancel()
         ended(process)
         shutil.rmtree(folder, ignore_errors=True)
-    return told
 
 
 def ended(process: subprocess.Popen[str]) -> None:
@@ -257,15 +315,6 @@ def ended(process: subprocess.Popen[str]) -> None:
     for number in reversed(tree_of(process.pid)):
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
-
-
-def kept(line: str, path: Path | None) -> Line:
-    print(line, end="", flush=True)
-    if path is not None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-    found: Line = json.loads(line)
-    return found
 
 
 HEADS = (
