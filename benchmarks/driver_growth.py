@@ -4,14 +4,19 @@ The real driver, coordinator, journal, store and history on a folder; only execu
 at once, as JSON, and the files that executors would have written are there already. What executors would do is not
 counted; what the driver does for them is: laying runs out, pickling what each level is sent, reading reports, putting
 down the journal, placing outputs, telling the history, committing checkpoints.
+
+Seconds differ from turn to turn, since most of an epoch is calls of the file system; so the calls of functions that an
+epoch and a restart take are counted beside them, in one more of each.
 """
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import json
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +51,7 @@ from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry, checksum
 from holdfast.state.names import task_folder
 from holdfast.state.output import STAGED, StagedOutput, output_name
+from measuring import Record, written
 
 PIECES = 8
 """Parts of each batch, and files of each epoch's journal."""
@@ -70,18 +76,32 @@ def pipeline(tasks: int, levels: int) -> Pipeline:
 
 @dataclass
 class Watch:
-    """Seconds of the driver: all that passed, less what stands for others' work."""
+    """Seconds of the driver: all that passed, less what stands for others' work. Or calls, if there is a profile."""
 
+    profile: cProfile.Profile | None = None
     began: float = field(default_factory=time.perf_counter)
     others: float = 0.0
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        began = time.perf_counter()
+        began, profile = time.perf_counter(), self.profile
+        if profile is not None:
+            profile.disable()
         try:
             yield
         finally:
+            if profile is not None:
+                profile.enable()
             self.others += time.perf_counter() - began
+
+    def calls(self, work: Callable[[], object]) -> int:
+        """Of functions, Python's and others, that this takes of the driver."""
+        self.profile = profile = cProfile.Profile()
+        try:
+            profile.runcall(work)
+        finally:
+            self.profile = None
+        return sum(each.callcount for each in profile.getstats())
 
     def seconds(self) -> float:
         return time.perf_counter() - self.began - self.others
@@ -236,8 +256,8 @@ class Batches:
 class Life:
     """One life of a driver upon a folder, stepped until epochs are answered."""
 
-    def __init__(self, folder: Path, asked: Shape, first: int) -> None:
-        self.watch = Watch()
+    def __init__(self, folder: Path, asked: Shape, first: int, watch: Watch | None = None) -> None:
+        self.watch = watch or Watch()
         self.world = Environment()
         loop = VirtualLoop(self.world, Random(1), 0.0)
         self.source = Batches(first)
@@ -313,7 +333,12 @@ class Shape:
 
 
 def measured(shape: Shape, epochs: int = 5, folder: Path | None = None) -> dict[str, float]:
-    """Seconds of driver work: an epoch (the median of some), a checkpoint, a look, a restart until it has answered."""
+    """Seconds of driver work: an epoch (the median of some), a checkpoint, a look, a restart until it has answered.
+
+    ``tenth``: the epoch in which the floor is worked out where that takes long, and replicas are planned.
+
+    ``calls``, ``restart_calls``: of an epoch, and of such a restart.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-growth-", dir=folder) as name:
         place = Path(name)
         gc.collect()
@@ -322,7 +347,9 @@ def measured(shape: Shape, epochs: int = 5, folder: Path | None = None) -> dict[
         each = [life.until(3 + number) for number in range(epochs)]
         saved = life.checkpoint()
         beyond = life.driver.snapshot.head + 3
-        life.until(beyond)
+        life.until(beyond - 1)
+        tenth = life.until(beyond)
+        assert beyond % 10 == 0, "the floor of a large job is worked out in every tenth epoch"
         looked = life.look()
         assert life.runner is not None
         closure, opened = max(life.runner.closures), max(life.runner.opened)
@@ -330,11 +357,27 @@ def measured(shape: Shape, epochs: int = 5, folder: Path | None = None) -> dict[
         again = Life(place, shape, beyond + 1)
         again.until(beyond + 1)
         restart = again.watch.seconds()
+        calls = again.watch.calls(lambda: again.until(beyond + 2))
+        again.checkpoint()
+        again.until(beyond + 5)  # as many since the checkpoint as before the other restart
         again.leave()
+        watch = Watch()
+
+        def counted() -> None:
+            last = Life(place, shape, beyond + 6, watch)
+            last.until(beyond + 6)
+            last.leave()
+
         return {
-            "epoch": statistics.median(each), "checkpoint": saved, "restart": restart, "look": looked,
-            "closure": closure, "opened": opened,
+            "epoch": statistics.median(each), "tenth": tenth, "checkpoint": saved, "restart": restart,
+            "look": looked, "closure": closure, "opened": opened, "calls": calls,
+            "restart_calls": watch.calls(counted),
         }  # fmt: skip
+
+
+def medians(shape: Shape, repeat: int, folder: Path | None) -> dict[str, float]:
+    turns = [measured(shape, folder=folder) for _ in range(repeat)]
+    return {column: statistics.median(turn[column] for turn in turns) for column in turns[0]}
 
 
 def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
@@ -345,38 +388,56 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 SERIES: Mapping[str, Sequence[Shape]] = {
     "tasks": [Shape(100, tasks) for tasks in (10, 100, 1000, 4000)],
-    "executors": [Shape(nodes, 1000) for nodes in (10, 100, 1000)],
-    "levels": [Shape(100, 1000, levels=levels) for levels in (1, 4)],
+    "executors": [Shape(nodes, 1000) for nodes in (2, 20, 200, 1000)],
+    "levels": [Shape(100, 1000, levels=levels) for levels in (1, 4, 16)],
 }
 LARGE = Shape(1000, 10000, state=TB)
 PARTS = (*SERIES, "large")
+COLUMNS = ("epoch", "tenth", "checkpoint", "restart", "look", "closure", "opened", "calls", "restart_calls")
 
 
-def main(parts: Sequence[str] = PARTS, folder: Path | None = None) -> None:
-    """Tables on standard output; ``folder``: where the files of jobs go for a while."""
-    columns = ("epoch", "checkpoint", "restart", "look", "closure", "opened")
-    print("seconds of driver work; closures in kB, the largest of a run, and what a slot opens of it; looks in ms")
+def main(parts: Sequence[str] = PARTS, folder: Path | None = None, path: Path | None = None, repeat: int = 1) -> None:
+    """Tables on standard output, and as JSON in ``path``; ``folder``: where the files of jobs go for a while.
+
+    Two exponents: over a whole series, where small sizes have what every epoch costs, and of its last step alone.
+    Medians over ``repeat`` turns; the large job has one.
+    """
+    record, told = Record("growth.py", sys.argv[1:]), list[dict[str, Any]]()
+    record.pause()
+    print("seconds of driver work; closures in kB, the largest of a run, and what a slot opens of it; looks in ms;")
+    print("thousands of function calls of an epoch and of a restart")
     for series, shapes in ((name, shapes) for name, shapes in SERIES.items() if name in parts):
-        print(f"\n{series:>10} " + " ".join(f"{column:>10}" for column in columns))
+        print(f"\n{series:>10} " + " ".join(f"{column:>13}" for column in COLUMNS))
         rows = []
         for shape in shapes:
-            found = measured(shape, folder=folder)
-            rows.append(found)
+            found = medians(shape, repeat, folder)
+            rows.append({"size": shape.size(series), "executors": shape.nodes, "tasks": shape.tasks, **found})
             print(f"{shape.size(series):10} " + _line(found), flush=True)
-        sizes = [shape.size(series) for shape in shapes]
-        grown = [exponent(sizes, [row[column] for row in rows]) for column in columns]
-        print(f"{'exponent':>10} " + " ".join(f"{each:10.2f}" for each in grown))
-    if "large" not in parts:
-        return
-    print(
-        f"\n{LARGE.nodes:,} executors, {LARGE.tasks:,} tasks, {LARGE.state / TB:g} TB of state (files without content)"
-    )
-    print(f"{'':10} " + _line(measured(LARGE, folder=folder)))
+        grown = {"exponent": _exponents(rows), "last step": _exponents(rows[-2:])}
+        for name, exponents in grown.items():
+            print(f"{name:>10} " + " ".join(f"{each:13.2f}" for each in exponents.values()))
+        told.append({"turns": repeat, "series": series, "rows": rows, "exponents": grown})
+        record.pause()
+        written(path, record.to_json(told))
+    if "large" in parts:
+        told_of = f"{LARGE.nodes:,} executors, {LARGE.tasks:,} tasks, {LARGE.state / TB:g} TB of state"
+        print(f"\n{told_of} (files without content)")
+        found = measured(LARGE, folder=folder)
+        print(f"{'':10} " + _line(found))
+        shape = {"size": LARGE.tasks, "executors": LARGE.nodes, "tasks": LARGE.tasks}
+        told.append({"turns": 1, "series": "large", "rows": [{**shape, **found}], "exponents": {}})
+    record.pause()
+    written(path, record.to_json(told))
+
+
+def _exponents(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    sizes = [row["size"] for row in rows]
+    return {column: round(exponent(sizes, [row[column] for row in rows]), 2) for column in COLUMNS}
 
 
 def _line(found: Mapping[str, float]) -> str:
-    scale = {"look": 1e3, "closure": 1e-3, "opened": 1e-3}
-    return " ".join(f"{value * scale.get(name, 1.0):10.3f}" for name, value in found.items())
+    scale = {"look": 1e3, "closure": 1e-3, "opened": 1e-3, "calls": 1e-3, "restart_calls": 1e-3}
+    return " ".join(f"{value * scale.get(name, 1.0):13.3f}" for name, value in found.items())
 
 
 if __name__ == "__main__":

@@ -144,14 +144,20 @@ def main() -> None:
         "--only", nargs="+", choices=driver_growth.PARTS, default=driver_growth.PARTS, help="parts of --driver"
     )
     parser.add_argument("--keys", action="store_true", help="an epoch of each operator as its state grows")
+    parser.add_argument("--repeat", type=int, default=1, help="turns of --driver")
+    parser.add_argument("--json", type=Path, help="of --driver and --keys: write what was found here")
     given = parser.parse_args()
+    if given.json and not (given.keys or given.driver):
+        parser.error("--json goes with --driver or --keys")
+    if given.repeat < 1:
+        parser.error(f"--repeat must be at least 1, got {given.repeat}")
     if given.keys and given.driver:
         parser.error("--driver and --keys are two measurements: give one of them")
     if given.keys:
-        key_growth.main()
+        key_growth.main(path=given.json)
         return
     if given.driver:
-        driver_growth.main(given.only)
+        driver_growth.main(given.only, path=given.json, repeat=given.repeat)
         return
     from holdfast.runtime.spark import growing, spark_session, start
 

@@ -8,8 +8,8 @@ same with every question about times and ranks answered by looking through all r
 
 from __future__ import annotations
 
-import json
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from holdfast.operators.contract import State, TableView
 from holdfast.operators.trial import together
 from holdfast.state import TaskState
 from holdfast.topology import Task
+from measuring import Record, written
 
 CHANGED = 1_000
 SIZES = (10_000, 100_000, 1_000_000)
@@ -100,6 +101,8 @@ def by_scan(view: TableView, by: Any, bound: Any, count: int | None = None) -> p
 
 
 def main(sizes: Sequence[int] = SIZES, epochs: int = 60, path: Path | None = None) -> None:
+    record = Record("growth.py", sys.argv[1:])
+    record.pause()
     print(f"ms of CPU of an epoch with {CHANGED:,} changed rows, mean (longest)")
     print(
         f"{'operator':<28}"
@@ -119,7 +122,8 @@ def main(sizes: Sequence[int] = SIZES, epochs: int = 60, path: Path | None = Non
         cells = "".join(f"{f'{mean:.1f} ({max(each):.1f})':>22}" for mean, each in zip(usual, spent, strict=True))
         slopes = exponent(sizes, usual), exponent(sizes, scanned)
         print(f"{case.name:<28}{cells}{slopes[0]:>10.2f}{scanned[-1]:>18.1f}{slopes[1]:>10.2f}", flush=True)
-        lines.append({"operator": case.name, "keys": list(sizes), "mean_ms": usual, "longest_ms": list(map(max, spent)),
-                      "exponent": slopes[0], "by_scan_ms": scanned, "by_scan_exponent": slopes[1]})  # fmt: skip
-    if path is not None:
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        lines.append({"turns": 1, "operator": case.name, "keys": list(sizes), "mean_ms": usual,
+                      "longest_ms": list(map(max, spent)), "exponent": slopes[0], "by_scan_ms": scanned,
+                      "by_scan_exponent": slopes[1]})  # fmt: skip
+    record.pause()
+    written(path, record.to_json(lines))
