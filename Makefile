@@ -62,7 +62,7 @@ picture: $(READY)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
 # README's table and those of docs/performance.md and docs/queries.md, measured again; about half an hour on a quiet machine.
-# Apart from it: make figures ONLY=latency, ONLY=others (PyFlink and Bytewax), ONLY=failover. Also scripts/figures --quick
+# Those that take long are apart: make figures ONLY=others (PyFlink and Bytewax); scripts/figures --help names them all.
 figures: setup
 	$(BIN)/python scripts/figures $(if $(ONLY),--only $(ONLY))
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from measuring import Record, spread, written
 from throughput import apart, query_of
 
 LAYOUTS = ("1,2", "2,1", "1,1")
@@ -80,6 +81,7 @@ def main() -> None:
     parser.add_argument("--work", choices=list(ROWS), action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="so many jobs at once in one session")
+    parser.add_argument("--json", type=Path, help="write what was found here")
     parser.add_argument("--one", nargs=3, metavar=("LAYOUT", "WORK", "JOBS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rounds < 1 or given.jobs < 1:
@@ -87,11 +89,13 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.one[0], given.one[1], int(given.one[2]))))
         return
+    record, rows = Record("cores.py", sys.argv[1:]), []
     for work in given.work or list(ROWS):
         found: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
         for number in range(given.rounds):
             for layout in LAYOUTS:
                 print(f"{work}: round {number + 1} of {given.rounds}, {layout}", file=sys.stderr, flush=True)
+                record.pause()
                 found[layout].append(apart(layout, work, str(given.jobs), script=__file__)["median"])
         print(f"{work}, {given.jobs} job{'s' * (given.jobs > 1)}: seconds of a batch, median (least to most)")
         for layout, medians in found.items():
@@ -101,6 +105,10 @@ def main() -> None:
         ratios = [one / two for one, two in zip(found["1,2"], found["2,1"], strict=True)]
         print(f"  one with two against two with one: {statistics.median(ratios):.2f}x", end=" ")
         print(f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+        layouts = {layout: spread(medians) for layout, medians in found.items()}
+        told = {"work": work, "jobs": given.jobs, "turns": given.rounds, "layouts": layouts, "ratio": spread(ratios)}
+        rows.append(told)
+    written(given.json, record.to_json(rows))
 
 
 if __name__ == "__main__":

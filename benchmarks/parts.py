@@ -8,7 +8,10 @@ Seconds of CPU of all processes, for a million rows in one batch, median with th
 - rows to Arrow in Python, from the copy that ``foreachBatch`` makes (before) and from the plan that Spark executes;
 - 100,000 groups, what a batch changes, as a DataFrame that is written as Parquet: by ``createDataFrame``, which puts
   them into the plan (before), and as partitions of record batches;
-- the whole: a keyed count through ``holdfast.writeStream``, and what share of it the source is.
+- rows of eleven columns counted by one of them, as a pipeline: with a source that takes all columns, since it has a
+  function that could look at any (before), and with one that reads what is looked at;
+- the whole: a keyed count through ``holdfast.writeStream``, with regions of the JVM's garbage collector as it chooses
+  them (before) and as ``holdfast.spark_session`` does, and what share of it the source is.
 Parts are measured apart, each in a warm process of its own; they need not add up to the whole.
 """
 
@@ -33,6 +36,9 @@ PARTS = {
     "arrow": "rows to Arrow, from the executed plan",
     "created": "100,000 groups handed over by createDataFrame (before)",
     "partitions": "100,000 groups handed over as partitions",
+    "wide": "rows of eleven columns counted by one, all columns read (before)",
+    "narrow": "the same, one column read",
+    "plain-small-regions": "the whole plain query, garbage collector with small regions (before)",
     "plain": "the whole plain query",
 }
 
@@ -62,10 +68,15 @@ def handed_over(batches: int, skip: int) -> dict[str, float]:
 
 def turn(batches: int, skip: int, record: Record) -> dict[str, float]:
     found = {}
-    for part in ("source", "copied", "arrow", "plain"):
+    for part in ("source", "copied", "arrow", "plain-small-regions", "plain"):
         record.pause()
         words = ("keyed-count", str(ROWS), str(batches), "parquet", "10", str(skip))
         found[part] = throughput.apart(part, *words)["cpu"]
+        say(f"{PARTS[part]}: {found[part]:.3f} s")
+    for part, query in (("wide", "wide-count-all"), ("narrow", "wide-count")):
+        record.pause()
+        words = (query, str(ROWS), str(batches), "parquet", "10", str(skip))
+        found[part] = throughput.apart("holdfast", *words)["cpu"]
         say(f"{PARTS[part]}: {found[part]:.3f} s")
     record.pause()
     return {**found, **throughput.apart(str(batches), str(skip), script=__file__)}
@@ -87,9 +98,9 @@ def main() -> None:
     turns: list[dict[str, Any]] = [turn(asked.batches, asked.skip, record) for _ in range(asked.repeat)]
     rows = [{"part": part, "turns": asked.repeat, "cpu": spread(each[part] for each in turns)} for part in PARTS]
     for row in rows:
-        print(f"{PARTS[row['part']]:<56}{shown(row['cpu'], '.3f'):>24} s")
+        print(f"{PARTS[row['part']]:<72}{shown(row['cpu'], '.3f'):>24} s")
     share = spread(each["source"] / each["plain"] for each in turns)
-    print(f"{'share of the source in the whole':<56}{shown(share, '.0%'):>24}")
+    print(f"{'share of the source in the whole':<72}{shown(share, '.0%'):>24}")
     written(asked.json, record.to_json([*rows, {"part": "share", "turns": asked.repeat, "cpu": share}]))
 
 

@@ -13,7 +13,9 @@ fifth of a second of each batch for some forty more, in both systems; ``--skip 4
 ``--threads`` which threads the CPU goes to.
 ``--checkpoints`` compares checkpoints on and off by turns of ``--batches`` epochs, ``--repeat`` times each, in one
 process, and says how much longer the epochs behind one take. ``--idle`` times an epoch with next to no rows through
-four levels, ``--executors 2`` on executors of their own. docs/runtime.md says where the time goes.
+four levels, in one process and on two executors, beside a batch of as many rows that Spark hands to Python as Arrow,
+and Structured Streaming's own count of them, which has one level; both while the job is young and, with ``--skip 200
+--batches 240``, when its JVMs have compiled what they run. docs/runtime.md says where the time goes.
 """
 
 from __future__ import annotations
@@ -40,11 +42,13 @@ KEYS = 100_000
 STRIDE = 7_919
 """Keys of ``stride-count``, which is keyed-count with keys that any system can compute: ``value * STRIDE % KEYS``."""
 SKIPPED = 5
+IDLE_ROWS, YOUNG = 100, 40
+"""Rows of an idle epoch, and so many of them, after the first few, are those of a young job."""
 WARM = 110
 """So many epochs warm the JVM up where small differences are to be seen."""
 
 
-def session(master: str = "local[2]") -> Any:
+def session(master: str = "local[2]", **more: str) -> Any:
     from holdfast.runtime.spark import spark_session
 
     rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -56,8 +60,18 @@ def session(master: str = "local[2]") -> Any:
             "spark.sql.streaming.stateStore.providerClass": rocks,
             "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
             "spark.sql.streaming.numRecentProgressUpdates": "500",
+            **more,
         },
     )
+
+
+def small_regions() -> dict[str, str]:
+    """The driver's JVM with those regions of its heap that it would choose itself, and all else as it is."""
+    from holdfast.runtime.spark.session import REGIONS, chosen_settings
+
+    options = "spark.driver.extraJavaOptions"
+    chosen = chosen_settings("local[2]", {"spark.driver.memory": "6g"})[options]
+    return {options: chosen.replace(REGIONS, "-XX:G1HeapRegionSize=2m")}
 
 
 def keyed_stream(spark: Any, rows: int, of: str = f"xxhash64(value), {KEYS}") -> Any:
@@ -74,7 +88,16 @@ def word_stream(spark: Any, rows: int) -> Any:
 def stream_of(spark: Any, query: str, rows: int) -> Any:
     if query == "stride-count":
         return keyed_stream(spark, rows, f"value * {STRIDE}, {KEYS}")
+    if query.startswith("wide-count"):
+        return wide_stream(spark, rows)
     return (keyed_stream if query == "keyed-count" else word_stream)(spark, rows)
+
+
+def wide_stream(spark: Any, rows: int) -> Any:
+    """Keys beside five numbers and five texts, as rows of an event log have them, that a count does not look at."""
+    numbers = [f"key * {number} AS number{number}" for number in range(2, 7)]
+    texts = [f"concat('some text of a row, ', {number}, ' of ', key) AS text{number}" for number in range(5)]
+    return keyed_stream(spark, rows).selectExpr("key", *numbers, *texts)
 
 
 def holdfast_pipeline(query: str) -> Any:
@@ -86,7 +109,7 @@ def holdfast_pipeline(query: str) -> Any:
     if query == "word-frequency":
         return workload("word-frequency").pipeline(parallelism=2)
     return op.Pipeline(
-        op.source("keys", parallelism=2),
+        op.source("keys", _same if query == "wide-count-all" else None, parallelism=2),
         op.step(
             "counts",
             op.aggregate({"key": pa.int64()}, count=op.count()),
@@ -113,7 +136,8 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         import polars_alone
 
         return polars_alone.measure(query, rows, batches, skip, KEYS, STRIDE)
-    spark = session()
+    small, system = system == "plain-small-regions", system.removesuffix("-small-regions")
+    spark = session(**(small_regions() if small else {}))
     stream = stream_of(spark, query, rows)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
     written: list[float] = []
@@ -173,7 +197,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
     done = (marks[1][0] - marks[0][0]) * rows
     return {
         "rows": rows,
-        "median": statistics.median(kept),
+        **_long(times, skip, batches),
         "rows_per_second": rows * len(kept) / sum(kept),
         "cpu": (marks[1][1] - marks[0][1]) / done * 1e6,
         "threads": {kind: (spent - marks[0][2][kind]) / done * rows for kind, spent in marks[1][2].items()},
@@ -237,28 +261,51 @@ def four_levels() -> Any:
     return op.Pipeline(*steps)
 
 
-def idle(batches: int, executors: int = 0) -> dict[str, Any]:
-    """An epoch of a hundred rows through four levels, as Structured Streaming times the whole of it.
+def idle(batches: int, executors: int = 0, skip: int = SKIPPED) -> dict[str, Any]:
+    """An epoch of few rows through four levels, as Structured Streaming times the whole of it.
 
     ``executors``: so many, of one core each; else four logical nodes share one process.
     """
     from holdfast.runtime.spark import start
 
-    spark = session(f"local-cluster[{executors},1,1024]") if executors else session()
+    spark = session(f"local-cluster[{executors},1,1024]" if executors else "local[2]")
     folder = Path(tempfile.mkdtemp(prefix="holdfast-benchmark-"))
-    job = start(keyed_stream(spark, 100), four_levels(), store=folder, nodes=executors or 4, epochs=batches)
+    job = start(keyed_stream(spark, IDLE_ROWS), four_levels(), store=folder, nodes=executors or 4, epochs=batches)
     job.awaitTermination()
-    running = query_of(job)
-    seconds = [
-        entry["durationMs"]["triggerExecution"] / 1000 for entry in running.recentProgress if entry["numInputRows"]
-    ][SKIPPED:]
+    progress = [entry for entry in query_of(job).recentProgress if entry["numInputRows"]]
     spark.stop()
     shutil.rmtree(folder, ignore_errors=True)
-    return {"median": statistics.median(seconds), "most": max(seconds)}
+    return _long([entry["durationMs"]["triggerExecution"] / 1000 for entry in progress], skip, batches)
+
+
+def _long(seconds: list[float], skip: int, batches: int) -> dict[str, float]:
+    """How long batches took: those behind the ones that are left out, and the first ones."""
+    kept, young = seconds[skip:batches], seconds[SKIPPED : SKIPPED + YOUNG]
+    return {"median": statistics.median(kept), "most": max(kept), "young": statistics.median(young or kept)}
 
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+def idle_by_turns(batches: int, skip: int, repeat: int, path: Path | None) -> None:
+    """Holdfast through four levels, in one process and on executors, beside what Spark alone takes for so few rows."""
+    small = ("keyed-count", str(IDLE_ROWS), str(batches), "parquet", "10", str(skip))
+    ways = {
+        "arrow": ("arrow", *small),
+        "structured": ("structured", *small),
+        "holdfast": ("idle", str(batches), "0", str(skip)),
+        "executors": ("idle", str(batches), "2", str(skip)),
+    }
+    record, runs = Record("throughput.py", sys.argv[1:]), {way: list[dict[str, Any]]() for way in ways}
+    for _ in range(repeat):
+        for way, words in ways.items():
+            record.pause()
+            runs[way].append(found := apart(*words))
+            told = (f"{name} {found[name]:.3f} s" for name in ("young", "median", "most"))
+            print(f"idle, {way}: {', '.join(told)}", flush=True)
+    rows = [{"way": way, "turns": repeat, **spreads(found, "young", "median", "most")} for way, found in runs.items()]
+    written(path, record.to_json(rows))
 
 
 def apart(*arguments: str, script: str = __file__) -> dict[str, Any]:
@@ -281,7 +328,6 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="the query through holdfast.writeStream, not a pipeline")
     parser.add_argument("--threads", action="store_true", help="also which threads the CPU of a batch goes to")
     parser.add_argument("--idle", action="store_true", help="only: an idle epoch through four levels")
-    parser.add_argument("--executors", type=int, default=0, help="of --idle: so many, of one core, not local[2]")
     parser.add_argument("--repeat", type=int, default=1, help="of --idle, turns of --checkpoints")
     parser.add_argument("--json", type=Path, help="of --idle, --checkpoints: write what was found here")
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
@@ -300,12 +346,7 @@ def main() -> None:
             print(json.dumps(measure(system, query, int(rows), int(batches), sink, int(every), int(skip))))
         return
     if asked.idle:
-        record, runs = Record("throughput.py", sys.argv[1:]), []
-        for _ in range(asked.repeat):
-            record.pause()
-            runs.append(found := apart("idle", str(asked.batches + 20), str(asked.executors)))
-            print(f"an idle epoch through four levels: median {found['median']:.3f} s, most {found['most']:.3f} s")
-        written(asked.json, record.to_json([{"turns": asked.repeat, **spreads(runs, "median", "most")}]))
+        idle_by_turns(asked.batches, asked.skip, asked.repeat, asked.json)
         return
     if asked.checkpoints:
         compare_checkpoints(asked.rows or [1_000_000], asked.batches + SKIPPED, asked.repeat, asked.json)
