@@ -61,7 +61,7 @@ picture: $(READY)
 	@$(BIN)/holdfast report $(RUN)
 	@scripts/screenshot $(RUN)/report.html docs/pictures/demo.png
 
-# README's table and those of docs/performance.md and docs/queries.md, measured again; about half an hour on a quiet machine.
+# README's table and those of docs (performance, queries, cluster, state), measured again; half an hour on a quiet machine.
 # Those that take long are apart: make figures ONLY=others (PyFlink and Bytewax); scripts/figures --help names them all.
 figures: setup
 	$(BIN)/python scripts/figures $(if $(ONLY),--only $(ONLY))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import operators as op
+from holdfast.errors import Invalid
 from holdfast.operators.contract import Operator, State, columns_read
 from holdfast.operators.trial import Trial
 
@@ -119,6 +120,7 @@ WHATEVER_IS_THERE = {
     "by pattern": pl.sum_horizontal(pl.col("^v.*$")),
     "by type": pl.sum_horizontal(pl.col(pl.Int64)),
     "all but one": pl.concat_list(pl.exclude("note", "other")),
+    "the type of another": pl.col("value").cast(pl.dtype_of("other")),
 }
 
 
@@ -186,3 +188,28 @@ def test_what_an_operator_of_ones_own_reads_counts_when_it_says_whether_rows_lea
     assert op.Pipeline(source(), op.step("good", Whole(), "rows")).columns_of("rows") is None
     counted = op.Pipeline(source(), op.step("good", Whole(), "rows"), op.step("n", COUNT, "good"))
     assert counted.columns_of("rows") == {"key", "value"}
+
+
+@pytest.mark.parametrize("said", ["value", ["value", 3], 7])
+def test_an_operator_that_names_its_columns_wrongly_is_told_so(said: Any) -> None:
+    class Own(Operator):
+        passes = False
+
+        def reads(self, stream: str) -> Any:
+            return said
+
+    with pytest.raises(Invalid, match=r"Own\.reads: give the names of columns, as a frozenset, or None; got"):
+        columns_read(Own(), "rows")
+
+
+def test_names_that_an_operator_keeps_are_its_own() -> None:
+    class Own(Operator):
+        passes = True
+        looks = {"value"}  # noqa: RUF012 - what a user may well write
+
+        def reads(self, stream: str) -> Any:
+            return self.looks
+
+    pipeline = op.Pipeline(source(), op.step("own", Own(), "rows"), op.step("n", COUNT, "own"))
+    assert pipeline.columns_of("rows") == {"key", "value"}
+    assert Own.looks == {"value"}

@@ -73,6 +73,16 @@ SENT: dict[str, tuple[op.Pipeline, op.Pipeline, str]] = {
         op.Pipeline(*clicks().steps, op.step("all", lambda rows: rows, "good")),
         "what is read of source clicks (all columns, not amount and page alone)",
     ),
+    "a source with a function": (
+        clicks(),
+        op.Pipeline(op.source("clicks", lambda rows: rows), *clicks().steps[1:]),
+        "what is read of source clicks (all columns, not amount and page alone)",
+    ),
+    "a source with columns of its own": (
+        clicks(),
+        op.Pipeline(op.source("clicks", op.map("page", "amount", "price")), *clicks().steps[1:]),
+        "what is read of source clicks (all columns, not amount and page alone)",
+    ),
 }
 
 

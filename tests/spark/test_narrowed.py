@@ -90,12 +90,36 @@ def test_what_is_journalled_of_few_columns_is_not_replayed_for_more(spark: Any, 
     assert whole.awaitTermination(60)
 
 
-def test_whether_a_row_is_malformed_is_asked_of_all_its_columns(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('{"page": "/", "amount": 1}\n{"page": "/", "amount": "none"}\n{"page": 2, "am')
-    schema = "page string, amount bigint, other string, _corrupt_record string"
-    stream = spark.readStream.schema(schema).json(str(tmp_path / "rows.json"))
-    assert narrowed(stream, frozenset({"page", "_corrupt_record"})) is stream
-    assert narrowed(stream, frozenset({"page"})).columns == ["page"]
+MARKED = "page string, amount bigint, other string, _corrupt_record string"
+JUDGED: dict[str, tuple[str, dict[str, str], str]] = {
+    "marked": (MARKED, {}, "_corrupt_record IS NULL"),
+    "marked by another name": (
+        MARKED.replace("_corrupt_record", "bad"), {"columnNameOfCorruptRecord": "bad"}, "bad IS NULL"
+    ),
+    "dropped": ("page string, amount bigint", {"MODE": "dropMalformed"}, "true"),
+}  # fmt: skip
+MALFORMED = '{"page": "/", "amount": 1}\n{"page": "/", "amount": "none"}\n{"page": "/", "amount": 2}\n'
+
+
+@pytest.mark.parametrize("how", JUDGED)
+def test_malformed_rows_do_not_come_back_since_nobody_looks_at_what_is_wrong_with_them(
+    spark: Any, tmp_path: Path, how: str
+) -> None:
+    schema, options, condition = JUDGED[how]
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "rows.json").write_text(MALFORMED)
+    stream = spark.readStream.options(**options).schema(schema).json(str(tmp_path / "rows")).filter(condition)
+    pages = op.Pipeline(op.source("rows"), op.step("n", op.aggregate({"page": "string"}, n=op.count()), "rows"))
+    assert pages.columns_of("rows") == {"page"}
+    assert start(stream, pages, store=tmp_path / "store", epochs=1).awaitTermination(60)
+    assert read_output(tmp_path / "store", "final").select(["page", "n"]).to_pylist() == [{"page": "/", "n": 2}]
+
+
+def test_a_reader_that_is_to_fail_at_a_malformed_row_fails(spark: Any, tmp_path: Path) -> None:
+    stream = spark.readStream.option("mode", "FAILFAST").schema("page string, amount bigint").json(str(tmp_path))
+    assert narrowed(stream, frozenset({"page"})) is stream
+    lenient = spark.readStream.option("mode", "permissive").schema("page string, amount bigint").json(str(tmp_path))
+    assert narrowed(lenient, frozenset({"page"})).columns == ["page"]
 
 
 def test_a_stream_that_keeps_state_of_its_own_keeps_its_columns(spark: Any) -> None:
@@ -108,3 +132,20 @@ def test_a_stream_that_keeps_state_of_its_own_keeps_its_columns(spark: Any) -> N
     kept = [timed.dropDuplicatesWithinWatermark(["value"]), plain.join(timed.drop("more"), "value"), plain.distinct()]
     for frame in kept:
         assert narrowed(frame, frozenset({"value"})) is frame
+
+
+def test_each_stream_of_a_job_is_read_by_its_own_columns(spark: Any, tmp_path: Path) -> None:
+    both = op.Pipeline(
+        op.source("left"),
+        op.source("right"),
+        op.step("pages", op.aggregate({"page": "string"}, n=op.count()), "left"),
+        op.step("most", op.aggregate({"page": "string"}, most=op.max("amount")), "right"),
+    )
+    streams = {name: clicks(spark, tmp_path / name) for name in ("left", "right")}
+    job = start(streams, both, store=tmp_path / "store", epochs=1)
+    assert job.awaitTermination(60)
+    rows = read_output(tmp_path / "store", "final").select(["page", "n", "most"]).to_pylist()
+    assert {tuple(row.values()) for row in rows} == {("/", 2, None), ("/a", 1, None), ("/", None, 2), ("/a", None, 1)}
+    source: Any = job._source
+    plan = source.query._jsq.streamingQuery().lastExecution().executedPlan().toString()
+    assert "amount" in plan and "agent" not in plan and "referrer" not in plan

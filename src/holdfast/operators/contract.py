@@ -7,7 +7,7 @@ same bytes. Its instance holds configuration only; everything it remembers betwe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -266,7 +266,15 @@ def columns_read(operator: Operator, stream: str) -> frozenset[str] | None:
         return next(place for place, each in enumerate(lines) if method in vars(each))
 
     known = all(defined("reads") <= defined(method) for method in methods)
-    return operator.reads(stream) if known else None
+    said = operator.reads(stream) if known else None
+    if said is None:
+        return None
+    # A copy: what a class keeps for itself is not to be changed by whoever adds to it.
+    if isinstance(said, str) or not isinstance(said, Iterable) or not all(isinstance(name, str) for name in said):
+        raise Invalid(
+            f"{type(operator).__name__}.reads: give the names of columns, as a frozenset, or None; got {said!r}"
+        )
+    return frozenset(said)
 
 
 def as_operator(what: Operator | Callable[..., Any]) -> Operator:

@@ -210,9 +210,12 @@ class Chain(Operator):
 
 
 def _names(expressions: Iterable[pl.Expr]) -> frozenset[str] | None:
-    """The columns that these name; None if one takes those that are there, such as ``pl.all()``."""
+    """The columns that these name; None if one takes those that are there, such as ``pl.all()``.
+
+    Polars does not count a column whose type alone is asked for: as it is found in the text of an expression.
+    """
     listed = list(expressions)
-    if any(each.meta.has_multiple_outputs() for each in listed):
+    if any(each.meta.has_multiple_outputs() or "dtype_of(" in str(each) for each in listed):
         return None
     return frozenset(name for each in listed for name in each.meta.root_names())
 

@@ -191,9 +191,10 @@ def _journalled_otherwise(before: Signature, now: Signature) -> Iterable[str]:
 
 def _looked_at(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """What is looked at in a source's rows now, and was not read of them before."""
-    if (kept := old.get("columns")) is None or (wanted := new.get("columns", kept)) == kept:
+    if (kept := old.get("columns")) is None:
         return None
-    if wanted is None:
+    # A source that has an operator now sends what that makes, of columns that may not have been read.
+    if (wanted := new.get("columns")) is None:
         return f"all columns, not {_listed(kept)} alone"
     more = sorted(set(wanted) - set(kept))
     return f"{_listed(more)} too" if more else None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+from holdfast.runtime.spark.java import java
 
 STATELESS = frozenset({
     "EventTimeWatermark", "Filter", "Generate", "LogicalRDD", "Project", "Repartition", "RepartitionByExpression",
@@ -13,6 +16,8 @@ STATELESS = frozenset({
 })  # fmt: skip
 """Nodes of a plan that keep no state: what Spark keeps of the columns of others is part of the store of a query."""
 CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+LENIENT = "PERMISSIVE"
+"""The mode of a reader that gives malformed rows like all others."""
 
 
 def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
@@ -21,7 +26,7 @@ def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     One stays in any case, to have rows. All do
 
     - where one that is looked at is not there: whoever misses it tells which there are;
-    - where the column of malformed rows is looked at: whether a row is malformed depends on what is parsed of it;
+    - where the reader tells malformed rows from others: whether a row is malformed depends on what is parsed of it;
     - where the stream's own query keeps state, whose form is that of its columns.
     """
     there = frame.columns
@@ -29,12 +34,14 @@ def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     if columns is None or len(spelled) < len(there) or not columns <= set(there):
         return frame
     kept = [name for name in there if name in columns] or there[:1]
-    if len(kept) == len(there) or frame.sparkSession.conf.get(CORRUPT) in columns or not _stateless(frame):
+    if len(kept) == len(there) or not _same_rows(frame):
         return frame
     return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in kept))
 
 
-def _stateless(frame: DataFrame) -> bool:
+def _same_rows(frame: DataFrame) -> bool:
+    """Whether Spark gives the same rows, and keeps the same state, however few of their columns are asked for."""
+    corrupt = frame.sparkSession.conf.get(CORRUPT)
     of_spark: Any = frame._jdf
     nodes = [of_spark.queryExecution().analyzed()]
     for node in nodes:
@@ -45,5 +52,23 @@ def _stateless(frame: DataFrame) -> bool:
         with_a_table = node.nodeName() == "Join" and not all(child.isStreaming() for child in children)
         if node.nodeName() not in STATELESS and not with_a_table:
             return False
+        if not children and _judges(node, corrupt, frame.sparkSession.sparkContext):
+            return False
         nodes += children
     return True
+
+
+def _judges(leaf: Any, corrupt: str | None, context: SparkContext) -> bool:
+    """Whether what is read here depends on which rows are malformed: they are marked, dropped, or end the query."""
+    output = leaf.output()
+    if any(output.apply(number).name() == corrupt for number in range(output.size())):
+        return True
+    match leaf.nodeName():
+        case "StreamingRelation":
+            given = java(context).scala.jdk.javaapi.CollectionConverters.asJava(leaf.dataSource().options())
+        case "StreamingRelationV2":
+            given = leaf.extraOptions()
+        case _:
+            return False
+    said = {name.casefold(): given[name] for name in given}
+    return "columnnameofcorruptrecord" in said or said.get("mode", LENIENT).upper() != LENIENT
