@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/epoch.py                          # an idle epoch through four levels
     .venv/bin/python benchmarks/epoch.py --query keyed-count --rows 4000000
+    .venv/bin/python benchmarks/epoch.py --executors 2 --skip 200 --epochs 240
 
 Medians over the warm epochs, in milliseconds, put together from Structured Streaming's own progress, the job's history,
 Spark's event log and the reports of the workers. Each line is a part of the line above that is indented less.
@@ -30,11 +31,12 @@ from holdfast.runtime.messages import RunDone
 from holdfast.runtime.spark import spark_session, start
 
 
-def measured(query: str, rows: int, epochs: int) -> dict[str, Any]:
+def measured(query: str, rows: int, epochs: int, executors: int, skip: int) -> dict[str, Any]:
     logs, folder = (Path(tempfile.mkdtemp(prefix=f"holdfast-{what}-")) for what in ("log", "epoch"))
     spark = spark_session(
-        "local[2]",
+        f"local-cluster[{executors},1,1024]" if executors else "local[2]",
         settings={
+            "spark.sql.streaming.numRecentProgressUpdates": "500",
             "spark.driver.memory": "6g",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": logs.as_uri(),
@@ -43,10 +45,10 @@ def measured(query: str, rows: int, epochs: int) -> dict[str, Any]:
         },
     )
     if query == "idle":
-        stream, pipeline, nodes = throughput.keyed_stream(spark, rows), throughput.four_levels(), 4
+        stream, pipeline, nodes = throughput.keyed_stream(spark, rows), throughput.four_levels(), executors or 4
     else:
         make = throughput.keyed_stream if query == "keyed-count" else throughput.word_stream
-        stream, pipeline, nodes = make(spark, rows), throughput.holdfast_pipeline(query), 2
+        stream, pipeline, nodes = make(spark, rows), throughput.holdfast_pipeline(query), executors or 2
     job = start(stream, pipeline, store=folder, nodes=nodes, epochs=epochs, checkpoint_every=10**6)
     work: list[float] = []
 
@@ -64,10 +66,10 @@ def measured(query: str, rows: int, epochs: int) -> dict[str, Any]:
     for made in (logs, folder):
         shutil.rmtree(made, ignore_errors=True)
     return {
-        "progress": progress[throughput.SKIPPED :],
-        "answered": [event["seconds"] * 1000 for event in history if event["kind"] == "answered"][throughput.SKIPPED :],
-        "jobs": jobs(events)[throughput.SKIPPED :],
-        "work": [seconds * 1000 for seconds in work][throughput.SKIPPED :],
+        "progress": progress[skip:],
+        "answered": [event["seconds"] * 1000 for event in history if event["kind"] == "answered"][skip:],
+        "jobs": jobs(events)[skip:],
+        "work": [seconds * 1000 for seconds in work][skip:],
     }
 
 
@@ -102,9 +104,13 @@ def main() -> None:
     parser.add_argument("--query", choices=["idle", "keyed-count", "word-frequency"], default="idle")
     parser.add_argument("--rows", type=int, help="rows of each batch (100 for idle, else 1,000,000)")
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--skip", type=int, default=throughput.SKIPPED, help="epochs that are left out at first")
+    parser.add_argument("--executors", type=int, default=0, help="so many of one core each, not local[2]")
     asked = parser.parse_args()
     rows = asked.rows or (100 if asked.query == "idle" else 1_000_000)
-    found = measured(asked.query, rows, asked.epochs)
+    if not 0 <= asked.skip < asked.epochs:
+        parser.error(f"--skip must be below --epochs ({asked.epochs}), got {asked.skip}")
+    found = measured(asked.query, rows, asked.epochs, asked.executors, asked.skip)
 
     def line(depth: int, what: str, milliseconds: float) -> None:
         print(f"{'  ' * depth + what:<64}{milliseconds:8.1f}")
