@@ -266,7 +266,7 @@ def columns_read(operator: Operator, stream: str) -> frozenset[str] | None:
         return next(place for place, each in enumerate(lines) if method in vars(each))
 
     known = all(defined("reads") <= defined(method) for method in methods)
-    said = operator.reads(stream) if known else None
+    said: Any = operator.reads(stream) if known else None
     if said is None:
         return None
     # A copy: what a class keeps for itself is not to be changed by whoever adds to it.
