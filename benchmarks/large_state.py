@@ -52,7 +52,7 @@ from typing import Any
 import numpy as np
 
 from measuring import Record, written
-from throughput import query_of, session, tree_of
+from throughput import batches_done, query_of, session, tree_of
 
 Tell = Callable[..., None]
 Line = dict[str, Any]
@@ -94,7 +94,7 @@ def steady(running: Any, filling: int, asked: argparse.Namespace, tell: Tell) ->
     """Waits for the batches that fill the state, and for those after them; says how long both took."""
     began = looked = time.monotonic()
     filled, (own, mapped) = None, memory()
-    while (done := len(running.recentProgress)) < filling + asked.batches and running.isActive:
+    while (done := batches_done(running)) < filling + asked.batches and running.isActive:
         if filled is None and done >= filling:
             filled = time.monotonic()
             tell("filled", seconds=filled - began)
