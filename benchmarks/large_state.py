@@ -67,6 +67,8 @@ TUNED = {
     f"{ROCKS}writeBufferSizeMB": "64",
     f"{ROCKS}trackTotalNumberOfRows": "false",
 }
+GRACE = 30.0
+"""Seconds that a system has to end when it has told all."""
 LOOK_EVERY = 4.0
 """Seconds from one look at memory to the next; a look takes milliseconds."""
 
@@ -291,16 +293,22 @@ def measured(system: str, asked: argparse.Namespace) -> Iterator[Line]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-large-"))
     words = [f"--{name.replace('_', '-')}={value}" for name, value in sizes(asked).items()]
     process = subprocess.Popen(
-        [sys.executable, __file__, "--one", system, "--folder", str(folder), *words], stdout=subprocess.PIPE, text=True
-    )
-    timer = threading.Timer(asked.limit, ended, [process])
+        [sys.executable, __file__, "--one", system, "--folder", str(folder), *words],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    timer, whole = threading.Timer(asked.limit, ended, [process]), False
     timer.start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                yield json.loads(line)
-        if process.wait():
+                told = json.loads(line)
+                if whole := told["part"] == SYSTEMS[system]:
+                    timer.cancel()
+                    timer = threading.Timer(GRACE, ended, [process])
+                    timer.start()
+                yield told
+        if process.wait() and not whole:
             why = f"code {process.returncode}, limit {asked.limit:g} s"
             yield {"system": system, "part": "ended", **sizes(asked), "why": why}
     finally:
@@ -310,11 +318,9 @@ def measured(system: str, asked: argparse.Namespace) -> Iterator[Line]:
 
 
 def ended(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    for number in reversed(tree_of(process.pid)):
-        with contextlib.suppress(OSError):
-            os.kill(number, signal.SIGKILL)
+    """Its JVM goes with it, which may live on when its Python has ended: with RocksDB it did, in what closes that."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 HEADS = (

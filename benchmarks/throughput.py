@@ -425,6 +425,8 @@ def compare_checkpoints(sizes: list[int], batches: int, turns: int, path: Path |
     for rows in sizes:
         record.pause()
         found = apart("checkpoints", str(rows), str(batches), str(turns))
+        words = ("keyed-count", str(rows), str(batches + WARM), "parquet", "10", str(WARM))
+        limits = {limit: apart(limit, *words)["rows_per_second"] for limit in ("arrow", "polars")}
         off, on = (statistics.median(found[way]) for way in ("off", "on"))
         cpu = statistics.median(found["on_cpu"]) / statistics.median(found["off_cpu"]) - 1
         each = {name: spread(values) for name, values in found.items()}
@@ -435,7 +437,11 @@ def compare_checkpoints(sizes: list[int], batches: int, turns: int, path: Path |
             f"{shown(each['second'], '.2f')}",
             flush=True,
         )
-        told.append({"rows_a_batch": rows, "turns": turns, "price": 1 - on / off, "cpu_price": cpu, **each})
+        shares = (f"{on / speed:.0%} of {limit} alone" for limit, speed in limits.items())
+        print(f"with checkpoints: {', '.join(shares)}", flush=True)
+        prices = {"price": 1 - on / off, "cpu_price": cpu}
+        bounds = {limit: spread([speed]) for limit, speed in limits.items()}
+        told.append({"rows_a_batch": rows, "turns": turns, **prices, **each, "limits": bounds})
     written(path, record.to_json(told))
 
 
