@@ -193,6 +193,17 @@ def test_a_sum_that_overflows_is_reported(cut: int) -> None:
             running.epoch(table(rows[start : start + 2 // cut]))
 
 
+def test_whole_numbers_that_no_float_has_are_rounded_where_they_are_added_as_floats_only() -> None:
+    large = 2**53 + 1
+    batch = pa.table({"key": ["a", "a"], "x": [large, large]})
+    added = trial(op.aggregate("key", mean=op.mean("x"), sum=op.sum("x", "float64"), var=op.variance("x")))
+    assert added.epoch(batch).output.to_pylist() == [{"key": "a", "mean": 2.0**53, "sum": 2.0**54, "var": 0.0}]
+    with pytest.raises(Invalid, match="column 'x' does not fit double"):
+        trial(op.aggregate("key", most=op.max("x", "float64"))).epoch(batch)
+    with pytest.raises(Invalid, match="column 'x' does not fit double"):
+        trial(op.aggregate({"x": "float64"}, n=op.count())).epoch(batch)
+
+
 def test_large_values_that_cancel_are_summed_exactly() -> None:
     output = (
         trial(op.aggregate("key", total=op.sum("x"))).epoch(table([("a", 2**62), ("a", 2**62), ("a", -(2**62))])).output

@@ -84,6 +84,19 @@ def test_who_wakes_up_late_in_a_run_that_was_called_off_takes_nothing_from_a_lat
         folder.opened().load("main", A, 4)
 
 
+def test_who_wakes_up_late_keeps_no_version_as_that_of_a_later_run() -> None:
+    """A replica's node trims: the version at hand is kept whole there, as that of the run that made it."""
+    folder = Folder()
+    folder.filled("main", 20)
+    again = {"t": Change(pa.table({"k": [2], "v": [800]}), NOTHING)}
+    made = state_at(19).apply(again, 20)
+    folder.versions.commit("main", A, made, again, 19, run=108)
+    folder.opened().trim("main", A, 15, state_at(20), run=107)
+    assert folder.opened().load("main", A, 20) == made
+    folder.opened().trim("main", A, 16, made, run=108)
+    assert folder.opened().load("main", A, 20) == made
+
+
 def test_branches_are_apart_by_lane_fork_and_birth() -> None:
     def work(lane: str, fork: int = 0, born: int = 0) -> Work:
         return Work(A, "node-0", lane, "local", 1, 2, 2, fork=fork, born=born)  # type: ignore[arg-type]

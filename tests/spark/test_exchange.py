@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.clientserver import JavaClient
 
+from holdfast import operators as op
+from holdfast.runtime.history.outputs import read_output
+from holdfast.runtime.spark import start
 from holdfast.runtime.spark.exchange import REMEMBERED, Exchange
 from holdfast.runtime.spark.java import java
 
@@ -86,3 +90,16 @@ def test_partitions_with_places_of_their_own_are_not_put_in_a_row(spark: Any) ->
     """Spark would take those with a place before those without."""
     exchange = Exchange(spark.sparkContext)
     assert exchange.in_a_row(exchange.located([None, "elsewhere", None])) is None
+
+
+def test_a_session_that_writes_large_texts_to_arrow_is_understood(spark: Any, tmp_path: Path) -> None:
+    """The batches themselves do not say how long their offsets are: taken for short ones, texts would be others."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "rows.csv").write_text("abc\nde\nabc\n")
+    words = session.readStream.schema("word string").csv(str(tmp_path / "rows"))
+    counted = op.Pipeline(op.source("words"), op.step("n", op.aggregate("word", n=op.count()), "words"))
+    assert start(words, counted, store=tmp_path / "store", epochs=1).awaitTermination(60)
+    found = read_output(tmp_path / "store", "final").select(["word", "n"]).to_pylist()
+    assert sorted(found, key=str) == [{"word": "abc", "n": 2}, {"word": "de", "n": 1}]

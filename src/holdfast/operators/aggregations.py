@@ -57,6 +57,10 @@ class Aggregation:
         return self.ends(parts) if self.ends is not None else parts[0]
 
 
+ADDING = ("sum", "mean", "variance", "stddev")
+"""What adds floats up rounds anyway: whole numbers beyond 2**53, which no float has, are rounded to begin with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Partial:
     """A part as others may make it of raw rows: ``how`` is count_all, count, sum, min or max of a column in a type."""
@@ -178,6 +182,8 @@ class Aggregations:
         names, which = ", ".join(map(repr, each.columns)), "by_type=" if place else "type="
         written = repr(str(values.type).replace("double", "float64"))
         say = f"say op.{each.what}({names}, {which if len(each.columns) > 1 else ''}{written})"
+        if each.what in ADDING and pa.types.is_integer(values.type) and pa.types.is_floating(kind):
+            return values.cast(kind, safe=False)
         return as_type(values, pa.field(name, kind), self.who, say)
 
     def fold(self, rows: pa.Table, keys: Sequence[str]) -> pa.Table:

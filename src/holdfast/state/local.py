@@ -188,13 +188,14 @@ class LocalState:
             at = min(before)
         return False
 
-    def drop(self, task: str, before: int, newest: TaskState | None = None) -> None:
+    def drop(self, task: str, before: int, newest: TaskState | None = None, run: int = 0) -> None:
         """Let go of what only versions older than ``before`` need, and fold long changelogs.
 
         Changes up to ``before`` become one with the snapshot once they are twice its size; small ones are folded into
         like-sized neighbours before that. So files stay few, and bytes written are at most a few times what changed.
-        Whoever has the ``newest`` version at hand gives it: writing that is less work than putting version ``before``
-        together from files, and the next call finds it.
+        Whoever has the ``newest`` version at hand gives it, and the ``run`` that made it: writing that is less work
+        than putting version ``before`` together from files, and the next call finds it. A run that was called off may
+        wake up when a later one has made the same version again: what it gives does not count.
         """
         parts = [part for part in self._parts(task) if not part.stored]
         steps = _complete(parts)
@@ -211,7 +212,7 @@ class LocalState:
             if newest is None:
                 self._renew(task, base, tail, before)
             elif not any(step.since is None and step.epoch > before for step in steps):
-                self.restore(task, newest, max(step.run for step in steps))
+                self.restore(task, newest, run)
         elif 4 * changed < held or len(tail) > MANY_STEPS:
             self._fold(task, tail)
 

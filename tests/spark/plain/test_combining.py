@@ -128,6 +128,43 @@ def test_functions_that_come_to_the_same_are_told_apart(spark: SparkSession) -> 
     ]
 
 
+@pytest.mark.spark
+def test_fields_of_keys_may_be_named_as_anybody_likes(streams: Streams, place: Path, always: list[bool]) -> None:
+    key = F.struct(F.col("k").alias("salt and pepper"), F.col("yes").alias("k.empty")).alias("key")
+    frame = streams.e.groupBy(key).agg(F.sum("n"), F.count("*"))
+    assert answers(holdfast.writeStream(frame), "update", place / "ours") == by_spark(frame, "update", place / "theirs")
+    assert always and not any(always)
+
+
+@pytest.mark.spark
+def test_whether_sums_may_overflow_is_asked_of_every_batch(spark: SparkSession) -> None:
+    combines = Combining(Combined(("g0",), (Partial("r0", "sum", "a0", pa.int64()), COUNTED)))
+    combines.learn(MANY, 1, 1)
+    careful, careless = spark.newSession(), spark.newSession()
+    careless.conf.set("spark.sql.ansi.enabled", "false")
+    for _ in range(2):
+        assert combines.plan(careful.range(10).selectExpr("id % 2 AS g0", "id AS a0")) is not None
+    assert combines.plan(careless.range(10).selectExpr("id % 2 AS g0", "id AS a0")) is None
+
+
+@pytest.mark.spark
+def test_batches_that_spark_lays_out_otherwise_come_as_they_are(spark: SparkSession) -> None:
+    combines = Combining(Combined(("g0",), (Partial("r0", "max", "a0", None), COUNTED)))
+    combines.learn(MANY, 1, 1)
+    assert combines.plan(spark.range(10).selectExpr("id % 2 AS g0", "id AS a0")) is not None
+    assert combines.plan(spark.range(10).selectExpr("id % 2 AS g0", "int(id) AS a0")) is None
+
+
+@pytest.mark.spark
+def test_means_of_whole_numbers_beyond_those_of_floats(streams: Streams, place: Path, always: list[bool]) -> None:
+    """The first batch comes as rows, the others as groups."""
+    frame = streams.e.groupBy("k").agg(F.avg(F.col("n") + 2**53 + 1), F.stddev(F.col("n") + 2**53))
+    assert answers(holdfast.writeStream(frame), "update", place / "ours") == by_spark(frame, "update", place / "theirs")
+    frame = streams.e.groupBy("k").agg(F.avg(F.col("n") + 2**53 + 1))
+    assert answers(holdfast.writeStream(frame), "update", place / "more") == by_spark(frame, "update", place / "spark")
+    assert any(always)
+
+
 def test_a_sum_that_does_not_fit_is_not_taken_for_nothing() -> None:
     sums = pa.array([None], pa.decimal128(38, 2))
     with pytest.raises(combining.Overflow):

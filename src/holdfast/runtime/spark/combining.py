@@ -65,6 +65,8 @@ class Combining:
         self._on = False
         self._failures = 0
         self._empty: DataFrame | None = None
+        self._layout = ""
+        """What Spark made of the first batch that was combined; each later one must be alike."""
 
     def learn(self, rows: int, groups: int, parts: int) -> None:
         """What an epoch has shown: so many rows were read, and sent on as so many groups, from so many parts."""
@@ -98,16 +100,22 @@ class Combining:
 
     def _planned(self, frame: DataFrame, given: Combined) -> tuple[DataFrame, Any] | None:
         made = given.made()
+        if any(AND in key or key.endswith(EMPTY) for key in given.keys):  # fields of a user's struct, as it happens
+            self.never()
+            return None
         columns = [_column(*each).alias(f"{PART}{place}") for place, each in enumerate(made)]
         grouped: Any = frame.groupBy(*(F.col(f"`{key}`") for key in given.keys)).agg(*columns)._jdf
         final = grouped.queryExecution().sparkPlan()
         partial = final.child() if _hashes(final) else final
-        if self._empty is None:
-            fields = _fields(given.keys, made, final, partial) if _hashes(partial) and _sums(frame, made) else None
-            if fields is None:
-                self.never()
-                return None
-            self._empty = frame.sparkSession.createDataFrame([], StructType(fields))
+        layout = str(partial.schema().json()) if _hashes(partial) and _sums(frame, made) else ""
+        if self._empty is None and layout:
+            fields = _fields(given.keys, made, final, partial)
+            if fields is not None:
+                self._empty = frame.sparkSession.createDataFrame([], StructType(fields))
+                self._layout = layout
+        if self._empty is None or layout != self._layout:
+            self.never()
+            return None
         session: Any = frame.sparkSession
         execution = java(session.sparkContext).org.apache.spark.sql.execution.QueryExecution
         return self._empty, execution.prepareExecutedPlan(session._jsparkSession, partial)

@@ -52,10 +52,12 @@ def _installed(module: ModuleType) -> bool:
 
 
 def arrow_schema(spark: SparkSession, frame: DataFrame) -> bytes:
+    """The schema of the Arrow batches that Spark makes of a frame: those themselves do not say it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    schema: pa.Schema = to_arrow_schema(frame.schema, timezone=zone)
+    large = frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true"
+    schema: pa.Schema = to_arrow_schema(frame.schema, timezone=zone, prefers_large_types=large)
     return bytes(schema.serialize())
 
 

@@ -105,11 +105,14 @@ class Versions:
         self._local(branch).save(str(task), state.epoch, changes, before, run, whole)
         self.hold(branch, task, state, run)
 
-    def trim(self, branch: str, task: Task, retain: int, newest: TaskState) -> None:
-        """Let go of what is older than needed. Uploads do it for primaries; nobody else would for a replica."""
+    def trim(self, branch: str, task: Task, retain: int, newest: TaskState, run: int) -> None:
+        """Let go of what is older than needed. Uploads do it for primaries; nobody else would for a replica.
+
+        ``run``: it made the newest version.
+        """
         if self._dropped.get(task, -1) < retain:
             self._dropped[task] = retain
-            self._local(branch).drop(str(task), retain, newest)
+            self._local(branch).drop(str(task), retain, newest, run)
 
     def hold(self, branch: str, task: Task, state: TaskState, run: int | None = None) -> None:
         """Keep a version at hand that this run made; without one, another form of what is at hand already."""

@@ -258,7 +258,7 @@ class Worker:
                 touched = max(touched, made.touched)
                 reached = epoch
             if work.lane == "replica" and state.tables:
-                versions.trim(branch_of(work), task, plan.retain, state)
+                versions.trim(branch_of(work), task, plan.retain, state, plan.run)
         except VersionMissing as error:
             return [], report("missing", str(error))
         except TaskFailed as error:
