@@ -29,6 +29,7 @@ from holdfast.operators.selections import registers
 from holdfast.operators.statistics import comoments, moments
 from holdfast.queries.plans import Plans, collated, items, kind, type_of
 from holdfast.queries.stateful import NotCovered, in_types
+from holdfast.runtime.spark.columns import column_of
 
 MOMENTS = {"VariancePop": 2, "VarianceSamp": 2, "StddevPop": 2, "StddevSamp": 2, "Skewness": 3, "Kurtosis": 4}
 """The central moments that a function is made of."""
@@ -269,7 +270,7 @@ def evaluated(plans: Plans, answers: DataFrame, functions: Sequence[Function]) -
     if not over:
         return answers
     lists = dict(pair for each in over for pair in each.columns)
-    zipped = F.arrays_zip(*(F.col(name).cast(type_).alias(name) for name, type_ in lists.items()))
+    zipped = F.arrays_zip(*(column_of(name).cast(type_).alias(name) for name, type_ in lists.items()))
     others = [name for name in answers.columns if name not in lists]
     frame = answers.select(*others, F.monotonically_increasing_id().alias("row"), zipped.alias("lists"))
     frame = frame.select(*others, "row", F.explode_outer("lists").alias("each"))

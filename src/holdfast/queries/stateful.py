@@ -18,6 +18,7 @@ from holdfast.errors import Invalid
 from holdfast.operators import Operator
 from holdfast.operators.grouped import Emit
 from holdfast.queries.plans import Plans, items, type_of
+from holdfast.runtime.spark.columns import column_of
 
 Finish = Callable[[pa.Table], pa.Table]
 
@@ -48,12 +49,12 @@ class Shape:
         """The value again, from its columns in rows of this type."""
         if self.fields is None or not isinstance(self.type, StructType):
             assert self.column is not None
-            column = F.col(self.column)
+            column = column_of(self.column)
             return column if given[self.column].dataType == self.type else column.cast(self.type)
         names = zip(self.type.fieldNames(), self.fields, strict=True)
         whole = F.struct(*(each.joined(given).alias(name) for name, each in names))
         if self.column is not None:
-            whole = F.when(F.col(self.column), whole)
+            whole = F.when(column_of(self.column), whole)
         return whole.cast(self.type)
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from holdfast.operators.aggregations import Partial
 from holdfast.operators.grouped import ROWS
+from holdfast.runtime.spark.columns import column_of
 from holdfast.runtime.spark.java import java
 
 MANY = 100_000
@@ -104,7 +105,7 @@ class Combining:
             self.never()
             return None
         columns = [_column(*each).alias(f"{PART}{place}") for place, each in enumerate(made)]
-        grouped: Any = frame.groupBy(*(F.col(f"`{key}`") for key in given.keys)).agg(*columns)._jdf
+        grouped: Any = frame.groupBy(*(column_of(key) for key in given.keys)).agg(*columns)._jdf
         final = grouped.queryExecution().sparkPlan()
         partial = final.child() if _hashes(final) else final
         layout = str(partial.schema().json()) if _hashes(partial) and _sums(frame, made) else ""
@@ -186,7 +187,7 @@ def _each(items: Any) -> Iterator[Any]:
 
 
 def _column(how: str, name: str | None, type_: pa.DataType | None) -> Column:
-    column = F.lit(1) if name is None else F.col(f"`{name}`")
+    column = F.lit(1) if name is None else column_of(name)
     if how == "count":
         return F.count(column)
     if how == "sum" and type_ is not None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from holdfast.runtime.spark.columns import column_of
 from holdfast.runtime.spark.java import java
 
 STATELESS = frozenset({
@@ -36,7 +36,7 @@ def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     kept = [name for name in there if name in columns] or there[:1]
     if len(kept) == len(there) or not _same_rows(frame):
         return frame
-    return frame.select(*(F.col("`" + name.replace("`", "``") + "`") for name in kept))
+    return frame.select(*(column_of(name) for name in kept))
 
 
 def _same_rows(frame: DataFrame) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Listener, Sink
+from holdfast.runtime.spark.columns import column_of
 from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.idle import IdleEpoch, IdleEpochs
 from holdfast.runtime.spark.log import belongs, renaming
@@ -265,7 +266,7 @@ def _one_stream(streams: Mapping[str, DataFrame]) -> tuple[DataFrame, dict[str, 
     columns = {name: f"source_{number}" for number, name in enumerate(streams)}
     union: DataFrame | None = None
     for name, frame in streams.items():
-        packed = F.struct(*[F.col(f"`{column}`") for column in frame.columns])
+        packed = F.struct(*[column_of(column) for column in frame.columns])
         selected = frame.select(
             *[
                 packed.alias(columns[other])
