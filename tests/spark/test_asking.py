@@ -151,6 +151,24 @@ def test_an_executor_that_answers_every_question_too_late_is_mute_once(monkeypat
     assert found == ["mute", *["late"] * 4]
 
 
+def test_where_all_wait_for_all_the_one_that_was_read_from_in_vain_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One host and the others do not hear one another: it waits for their rows, and they for its."""
+    executors = Executors(monkeypatch)
+    running = [task(number, str(number), "RUNNING") for number in range(4)]
+    tasks = list(running)
+    monkeypatch.setattr(executors.asking, "_tasks", lambda _, status: (t for t in tasks if t.status() == status))
+    assert executors.silent() == {}, "nobody knows yet"
+    tasks[:] = [unread(9, "1", "2")]
+    assert executors.asking.failing("group", PLACES) == {PLACES[2]}
+    tasks[:] = running
+    assert executors.silent() == {PLACES[2]: "late"}
+    tasks[:] = running[:2]
+    assert executors.silent() == {PLACES[0]: "late", PLACES[1]: "late"}, "these alone have not done their part"
+    tasks[:] = running
+    monkeypatch.setattr(asking, "REMEMBERED", 0.0)
+    assert executors.silent() == {}, "long ago"
+
+
 def test_one_that_does_not_answer_is_asked_once_and_stays_mute(monkeypatch: pytest.MonkeyPatch) -> None:
     executors = Executors(monkeypatch)
     assert executors.silent() == {}

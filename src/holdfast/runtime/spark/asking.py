@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark import SparkContext
@@ -54,7 +54,10 @@ class Asking:
         silent, pace = self._unanswering(list(executors))
         if not silent:
             late = {str(task.executorId()) for task in self._tasks(group, "RUNNING")} & executors.keys()
-            silent = dict.fromkeys(late if late != executors.keys() else (), "late")
+            if late == executors.keys():
+                # All wait for all: who was read from in vain just now is the first that the others may do without.
+                late = {blamed(pairs, pairs[-1][0])} if (pairs := self._vain(executors)) else set()
+            silent = dict.fromkeys(late, "late")
         return Asked({executors[each]: how for each, how in silent.items()}, pace)
 
     def end(self, group: str) -> None:
@@ -82,10 +85,16 @@ class Asking:
             now = time.monotonic()
             recent = [each for each in self._in_vain if now - each[0] < REMEMBERED]
             self._in_vain = [*recent, *((now, *pair) for pair in pairs)]
-            # Who was given up since, or is gone, is not to blame for what goes wrong now.
-            here = [pair for _, *pair in self._in_vain if executors.keys() >= set(pair)]
-            found.add(blamed(here, pairs[-1][0]))
+            found.add(blamed(self._vain(executors), pairs[-1][0]))
         return frozenset(executors[each] for each in found & executors.keys())
+
+    def _vain(self, executors: Container[str]) -> list[tuple[str, str]]:
+        """Between which of these reads were in vain lately, from whom first.
+
+        Who was given up since, or is gone, is not to blame for what goes wrong now.
+        """
+        since = time.monotonic() - REMEMBERED
+        return [(of, by) for when, of, by in self._in_vain if when > since and of in executors and by in executors]
 
     def _unanswering(self, executors: Sequence[str]) -> tuple[dict[str, Silence], float]:
         """Those whose process does not answer in time, and how long others take, or how long the driver itself was held
