@@ -110,6 +110,8 @@ def main() -> None:
     rows = asked.rows or (100 if asked.query == "idle" else 1_000_000)
     if not 0 <= asked.skip < asked.epochs:
         parser.error(f"--skip must be below --epochs ({asked.epochs}), got {asked.skip}")
+    if asked.executors < 0:
+        parser.error(f"--executors must be 0 (one process) or more, got {asked.executors}")
     found = measured(asked.query, rows, asked.epochs, asked.executors, asked.skip)
 
     def line(depth: int, what: str, milliseconds: float) -> None:
