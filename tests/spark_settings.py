@@ -29,3 +29,6 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+
+RETAINED = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
+"""With these Spark's own log keeps every batch."""

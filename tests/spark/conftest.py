@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from spark_settings import RETAINED
 
 
 @pytest.fixture
@@ -51,3 +52,14 @@ def command(
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+@pytest.fixture
+def retaining(spark: Any) -> Iterator[Any]:
+    """Spark, with a log that keeps every batch."""
+    before = {name: spark.conf.get(name) for name in RETAINED}
+    for name, value in RETAINED.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)

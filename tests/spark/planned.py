@@ -81,13 +81,16 @@ def _between(files: Iterable[tuple[int, Path]], before: int, upto: int) -> tuple
     return tuple(path for number, path in files if before < number <= upto)
 
 
-def with_idle(batches: Iterable[Batch], store: Path) -> list[Batch]:
-    """The epochs of a store: its batches, and behind some of them one without rows, numbered anew."""
-    behind: list[int] = []
-    for path in sorted((store / "cursor").glob("idle-*.json")):
-        document = json.loads(path.read_text())
-        assert document["before"] == 0, "which were idle is not known any more"
-        behind = [each[0] for each in document["epochs"]]
+def idle(store: Path) -> set[tuple[int, int]]:
+    """The epochs without rows that a store tells of, each with the batch that it comes behind: (batch, epoch)."""
+    documents = sorted((store / "cursor").glob("idle-*.json"))
+    return (
+        {(batch, epoch) for batch, epoch, _ in json.loads(documents[-1].read_text())["epochs"]} if documents else set()
+    )
+
+
+def with_idle(batches: Iterable[Batch], behind: Sequence[int]) -> list[Batch]:
+    """The epochs of a store: its batches, and behind these ones an epoch without rows, numbered anew."""
     files: list[tuple[tuple[Path, ...], ...]] = []
     for batch in batches:
         files += [batch.files, *(tuple(() for _ in batch.files) for _ in range(behind.count(batch.number)))]

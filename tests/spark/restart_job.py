@@ -1,248 +1,143 @@
-"""Queries over folders of files, with sinks that keep every epoch; as a program, a driver that can be killed.
+"""A driver that runs the queries of ``restart_queries.py`` at once, to be killed, or stopped and started again.
 
-The rows of a query are at ``rows``, its store at ``stores/NAME``, what its sink was given at ``sunk/NAME``.
+    restart_job.py ROOT dies EPOCH NAME...      killed when all of these have answered that epoch
+    restart_job.py ROOT serves [NAME COUNT]     all of them, until it is killed: here, as soon as NAME has answered so
+                                                many epochs, or by whoever started it
+
+Killed when an epoch is answered means: before Spark can commit its batch. What serves tells on its output which epochs
+are answered, and when all queries run. For each line of input it stops them all and starts them again.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import planned
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
+from restart_queries import ALL, FILES, PIPELINE, begin
 
 import holdfast
-from holdfast import operators as op
-from holdfast.runtime.driver.ports import Output
 from holdfast.runtime.spark.source import StreamSource
-from spark_settings import SETTINGS
+from spark_settings import RETAINED, SETTINGS
 
-DELAY, SIZE, GAP, WITHIN = 30, 20, 5, 25
-"""Seconds: of the watermark, of a window, between sessions, between a view and its click."""
-BEGIN = 1_767_225_600
-RETAINED = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
-"""Spark's log keeps every batch: the reference reads them all."""
-EVENTS = planned.Marked("at", DELAY)
-SCHEMAS = {
-    "events": "k string, id long, n long, at long",
-    "views": "ad long, seen long",
-    "clicks": "ad long, clicked long",
-}
+RUNNING = "running"
+MORE = 2
+"""Epochs that the pipeline is started for, before it is started without end."""
 
 
-@dataclass(frozen=True)
-class Query:
-    """``sources``: the folders that it reads, with their watermarks; ``answers``: what it must answer."""
-
-    make: Callable[[SparkSession, Path, int], DataFrame]
-    answers: planned.Reference
-    mode: str = "append"
-    sources: tuple[tuple[str, planned.Marked], ...] = (("events", EVENTS),)
+def die() -> None:
+    """With its JVM, which is of the same process group."""
+    os.killpg(0, signal.SIGKILL)
 
 
-def stream(spark: SparkSession, rows: Path, of: str, time: str, files: int) -> DataFrame:
-    """``files``: so many at most in a batch."""
-    read = spark.readStream.schema(SCHEMAS[of]).option("maxFilesPerTrigger", files).json(str(rows / of))
-    return read.withColumn(f"{time}_ts", F.timestamp_seconds(time)).withWatermark(f"{time}_ts", f"{DELAY} seconds")
+def instead_of_release(answered: Callable[[StreamSource, int], bool]) -> None:
+    """``answered`` is told of each epoch before the stream is, which is told unless it says so."""
+    release = StreamSource.release
 
-
-def events(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    return stream(spark, rows, "events", "at", files)
-
-
-def counted(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    window = F.window("at_ts", f"{SIZE} seconds").alias("w")
-    made = events(spark, rows, files).groupBy(window, "k").agg(F.count("*").alias("c"), F.sum("n").alias("s"))
-    return made.select(F.unix_timestamp("w.start").alias("start"), "k", "c", "s")
-
-
-def visits(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    window = F.session_window("at_ts", f"{GAP} seconds").alias("w")
-    made = events(spark, rows, files).groupBy(window, "k").agg(F.count("*").alias("c"))
-    return made.select(F.unix_timestamp("w.start").alias("start"), F.unix_timestamp("w.end").alias("end"), "k", "c")
-
-
-def once(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    return (
-        events(spark, rows, files)
-        .select("id", "at_ts")
-        .dropDuplicates(["id", "at_ts"])
-        .select(F.unix_timestamp("at_ts").alias("at"), "id")
-    )
-
-
-def once_within(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    return (
-        events(spark, rows, files)
-        .select("id", "at_ts")
-        .dropDuplicatesWithinWatermark(["id"])
-        .select(F.unix_timestamp("at_ts").alias("at"), "id")
-    )
-
-
-def clicked(spark: SparkSession, rows: Path, files: int) -> DataFrame:
-    views = stream(spark, rows, "views", "seen", files).alias("v")
-    clicks = stream(spark, rows, "clicks", "clicked", files).alias("c")
-    soon = f"v.ad = c.ad and clicked_ts between seen_ts and seen_ts + interval {WITHIN} seconds"
-    return views.join(clicks, F.expr(soon), "left").select("seen", "v.ad", "clicked")
-
-
-QUERIES = {
-    "windows": Query(counted, planned.windows(SIZE)),
-    "sessions": Query(visits, planned.sessions(GAP)),
-    "once": Query(once, planned.firsts("id", "at")),
-    "once within": Query(once_within, planned.firsts("id", within=DELAY)),
-    "join": Query(
-        clicked,
-        planned.pairs(WITHIN),
-        sources=(("views", planned.Marked("seen", DELAY)), ("clicks", planned.Marked("clicked", DELAY))),
-    ),
-    "update": Query(counted, planned.windows(SIZE, update=True), "update"),
-}
-PIPELINE = "pipeline"
-"""The other door: windows and sessions of the same rows, as a pipeline."""
-COLUMNS = {"windows": ("start", "k", "c", "s"), "sessions": ("start", "end", "k", "c")}
-ALL = (*QUERIES, PIPELINE)
-
-
-def pipeline() -> op.Pipeline:
-    rows = op.source("events", event_time="at_ts", delay_seconds=DELAY, parallelism=2)
-    windows = op.tumbling(f"{SIZE} seconds", by="k", time="at_ts", c=op.count(), s=op.sum("n"))
-    sessions = op.session(f"{GAP} seconds", by="k", time="at_ts", c=op.count())
-    return op.Pipeline(
-        rows,
-        op.step("windows", windows, "events", parallelism=2),
-        op.step("sessions", sessions, "events", parallelism=2),
-    )
-
-
-def expected(root: Path, name: str) -> dict[str, dict[int, planned.Answer]]:
-    """What each sink of a query must have been given, by the batches that Spark planned."""
-    store = root / "stores" / name
-    batches = planned.planned(store / "spark")
-    if name == PIPELINE:
-        epochs = planned.epochs(batches, [EVENTS])
-        return {"windows": planned.windows(SIZE)(epochs), "sessions": planned.sessions(GAP)(epochs)}
-    query = QUERIES[name]
-    epochs = planned.epochs(planned.with_idle(batches, store), [mark for _, mark in query.sources])
-    return {"rows": query.answers(epochs)}
-
-
-def drop(root: Path, number: int, seed: int = 0) -> None:
-    """One more file for each source. Times go on by 40 seconds a file; a quarter of the rows is late by up to 100."""
-    draw = random.Random(f"{seed} {number}")
-
-    def at() -> int:
-        late = draw.choice((0, 0, 0, draw.randrange(100)))
-        return max(BEGIN, BEGIN + number * 40 + draw.randrange(40) - late)
-
-    rows = [
-        {"k": draw.choice("abcdef"), "id": draw.randrange(60), "n": draw.randrange(9), "at": at()} for _ in range(50)
-    ]
-    put(root, "events", number, [*rows, *draw.sample(rows, 10)])
-    put(root, "views", number, [{"ad": draw.randrange(25), "seen": at()} for _ in range(30)])
-    put(root, "clicks", number, [{"ad": draw.randrange(25), "clicked": at()} for _ in range(30)])
-
-
-def put(root: Path, of: str, number: int, rows: Iterable[planned.Row]) -> None:
-    """A file is there at once and whole, and files are read in the order of their numbers."""
-    path = root / "rows" / of / f"{number:05d}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}")
-    part.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    os.utime(part, (BEGIN + number,) * 2)
-    part.rename(path)
-
-
-class Sink:
-    """Keeps the rows of each epoch. An epoch that comes again must have the same."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self._folder = root / "sunk" / name
-
-    def batch(self, frame: DataFrame, epoch: int) -> None:
-        self._keep("rows", epoch, [tuple(row) for row in frame.collect()])
-
-    def output(self, output: Output) -> None:
-        operator, index = str(output.task).split("/")
-        rows = [tuple(_seconds(row[name]) for name in COLUMNS[operator]) for row in output.table.to_pylist()]
-        if output.kind == "final":
-            self._keep(operator, output.epoch, rows, index)
-
-    def _keep(self, of: str, epoch: int, rows: planned.Answer, part: str = "0") -> None:
-        path = self._folder / of / f"{epoch}-{part}.json"
-        told = json.dumps(planned.ordered(rows))
-        if path.exists():
-            assert path.read_text() == told, f"{path}: {path.read_text()} and then {told}"
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".part").open("w") as file:
-            file.write(told)
-            file.flush()
-            os.fsync(file.fileno())
-        path.with_suffix(".part").rename(path)
-
-
-def _seconds(value: Any) -> Any:
-    return int(value.timestamp()) if hasattr(value, "timestamp") else value
-
-
-def sunk(root: Path, name: str) -> dict[str, dict[int, planned.Answer]]:
-    """What each sink of a query was given, by epoch."""
-    found: dict[str, dict[int, planned.Answer]] = {}
-    for path in (root / "sunk" / name).glob("*/*.json"):
-        epochs = found.setdefault(path.parent.name, {})
-        epoch = int(path.stem.partition("-")[0])
-        epochs[epoch] = planned.ordered([*epochs.get(epoch, ()), *map(tuple, json.loads(path.read_text()))])
-    return found
-
-
-def begin(spark: SparkSession, root: Path, name: str, files: int = 1, ends: bool = True, **options: Any) -> Any:
-    """Start a query or the pipeline. ``ends``: when it has read all files there are."""
-    store, sink = root / "stores" / name, Sink(root, name)
-    trigger: dict[str, Any] = {"availableNow": True} if ends else {"processingTime": "20 milliseconds"}
-    if name == PIPELINE:
-        rows = events(spark, root / "rows", files)
-        return holdfast.start(
-            rows, pipeline(), store=store, watermarked=True, trigger=trigger, sink=sink.output, **options
-        )
-    query = QUERIES[name]
-    writer = holdfast.writeStream(query.make(spark, root / "rows", files)).outputMode(query.mode)
-    writer.foreachBatch(sink.batch).option("checkpointLocation", str(store)).trigger(**trigger)
-    return writer.resilience(**options).start()
-
-
-def killed_once_answered(epoch: int, queries: int) -> None:
-    """This process is killed when so many queries have answered an epoch, and Spark has not committed its batch."""
-    release, answered, lock = StreamSource.release, [0], threading.Lock()
-
-    def released(source: StreamSource, at: int) -> None:
-        if at != epoch:
-            release(source, at)
-            return
-        with lock:
-            answered[0] += 1
-            if answered[0] == queries:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def released(source: StreamSource, epoch: int) -> None:
+        if answered(source, epoch):
+            release(source, epoch)
 
     StreamSource.release = released  # type: ignore[method-assign]
 
 
-def main(root: str, epoch: str, *names: str) -> None:
-    """Run these until all have answered an epoch."""
-    killed_once_answered(int(epoch), len(names))
-    spark = holdfast.spark_session("local[2]", name="restarts", settings=SETTINGS | RETAINED)
-    for query in [begin(spark, Path(root), name) for name in names]:
+def dies(root: Path, epoch: int, *names: str) -> None:
+    lock, there = threading.Lock(), set[int]()
+
+    def answered(source: StreamSource, at: int) -> bool:
+        with lock:
+            if at == epoch:
+                there.add(id(source))
+            if len(there) == len(names):
+                die()
+        return at != epoch
+
+    instead_of_release(answered)
+    for query in [begin(session(), root, name) for name in names]:
         query.awaitTermination()
+
+
+def dies_after(name: str, count: int) -> None:
+    seen = [0]
+
+    def answered(source: StreamSource, epoch: int) -> bool:
+        if source.query is not None and source.query.name == name:
+            seen[0] += 1
+            if seen[0] == count:
+                die()
+        return True
+
+    instead_of_release(answered)
+
+
+class Serving:
+    """All queries at once; whatever ends by an error ends the process."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._spark = root, session()
+        self._queries: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with ThreadPoolExecutor(len(ALL)) as pool:
+            self._queries = dict(zip(ALL, pool.map(self._begun, ALL), strict=True))
+        self._tell(RUNNING)
+
+    def again(self, draw: random.Random) -> None:
+        """Stopped in some order, some of them at once; the pipeline runs once more for a few epochs alone."""
+        names = draw.sample(ALL, len(ALL))
+        with ThreadPoolExecutor(draw.randint(1, len(ALL))) as pool:
+            list(pool.map(lambda name: self._queries[name].stop(), names))
+        head = self._queries[PIPELINE].status["epoch"]
+        self._begun(PIPELINE, epochs=head + 1 + MORE).awaitTermination()
+        self.start()
+
+    def _begun(self, name: str, **options: Any) -> Any:
+        def hear(event: dict[str, Any]) -> None:
+            if event["kind"] == "answered":
+                self._tell(f"{name}: {event['epoch']}")
+
+        query = begin(self._spark, self._root, name, FILES[name], False, name, listeners=[hear], **options)
+        threading.Thread(target=self._attend, args=(name, query), daemon=True).start()
+        return query
+
+    def _attend(self, name: str, query: Any) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            print(line, flush=True)
+
+
+def serves(root: Path, *dying: str) -> None:
+    if dying:
+        dies_after(dying[0], int(dying[1]))
+    serving = Serving(root)
+    serving.start()
+    for line in sys.stdin:
+        serving.again(random.Random(line))
+
+
+def session() -> SparkSession:
+    return holdfast.spark_session("local[2]", name="restarts", settings=SETTINGS | RETAINED)
+
+
+def main(root: str, what: str, *words: str) -> None:
+    if what == "dies":
+        dies(Path(root), int(words[0]), *words[1:])
+    else:
+        serves(Path(root), *words)
 
 
 if __name__ == "__main__":
