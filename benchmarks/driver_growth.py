@@ -36,7 +36,7 @@ from holdfast.operators import Pipeline
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.launch import launch
-from holdfast.runtime.driver.ports import Asked, Failed, Ports, RunResult
+from holdfast.runtime.driver.ports import Asked, Failed, Offer, Ports, RunResult
 from holdfast.runtime.history.history import NAME, History
 from holdfast.runtime.messages import CheckpointWanted, NodeInfo, Report
 from holdfast.runtime.options import Storage
@@ -50,6 +50,7 @@ from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry, checksum
 from holdfast.state.names import task_folder
+from holdfast.state.origin import Origin
 from holdfast.state.output import STAGED, StagedOutput, output_name
 from measuring import Record, written
 
@@ -233,17 +234,20 @@ class Batches:
 
     def __init__(self, first: int) -> None:
         self.next = self.wanted = first
-        self._offer: Callable[[int, object], None] | None = None
+        self._offer: Offer | None = None
 
-    def open(self, offer: Callable[[int, object], None]) -> None:
+    def open(self, offer: Offer, newest: Origin | None) -> None:
         self._offer = offer
+
+    def origin(self, epoch: int, read: bool) -> Origin:
+        return Origin(epoch)
         self.want(self.wanted)
 
     def want(self, epoch: int) -> None:
         """All up to this one; the last that was wanted is answered."""
         self.wanted = epoch
         if self._offer is not None and self.next <= epoch:
-            self._offer(self.next, None)
+            self._offer(self.next, None, Origin(self.next))
 
     def release(self, epoch: int) -> None:
         self.next = epoch + 1

@@ -11,7 +11,7 @@ from driving import chain
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.config import JobConfig
 from holdfast.runtime.driver.launch import launch
-from holdfast.runtime.driver.ports import Listener, Output, Ports, Recorder, Runner, Sink
+from holdfast.runtime.driver.ports import Listener, Offer, Output, Ports, Recorder, Runner, Sink
 from holdfast.runtime.options import Storage
 from holdfast.runtime.settings import Settings
 from holdfast.runtime.simulation.cluster import SimulatedNodes, SimulatedRunner
@@ -21,6 +21,7 @@ from holdfast.runtime.simulation.operators import digest_batches, digesting
 from holdfast.runtime.simulation.schedule import Timing
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
+from holdfast.state.origin import Origin
 
 TIMING = Timing(interval=0.0, detect=0.0)
 
@@ -47,9 +48,9 @@ class Batches:
         self.released: list[tuple[int, float]] = []
         self.error: HoldfastError | None = None
         self.closed = False
-        self._offer: Callable[[int, object], None] | None = None
+        self._offer: Offer | None = None
 
-    def open(self, offer: Callable[[int, object], None]) -> None:
+    def open(self, offer: Offer, newest: Origin | None) -> None:
         self._offer = offer
         self._next(self.host.first)
 
@@ -63,7 +64,10 @@ class Batches:
     def _next(self, epoch: int) -> None:
         assert self._offer is not None
         if epoch < len(self.host.batches) and not self.closed:
-            self._offer(epoch, self.host.batches[epoch])
+            self._offer(epoch, self.host.batches[epoch], self.origin(epoch, True))
+
+    def origin(self, epoch: int, read: bool) -> Origin:
+        return Origin(epoch)
 
 
 class Alone:

@@ -35,6 +35,7 @@ from holdfast.runtime.worker.versions import Versions
 from holdfast.state import TaskState, Unusable, Writer, cursor, journal, local, output
 from holdfast.state.entries import checksum
 from holdfast.state.journal import Journal, JournalEpoch, JournalSpan
+from holdfast.state.origin import Origin
 
 Patch = pytest.MonkeyPatch
 
@@ -383,6 +384,55 @@ def windows_begin_with_the_epoch_before(patch: Patch) -> None:
     patch.setattr(Ledger, "since", lambda self, epoch, horizon: since(self, epoch, horizon)[:1])
 
 
+# Where the stream stood
+
+
+def takes_any_batch_that_comes_again(patch: Patch) -> None:
+    patch.setattr(Journal, "check_again", lambda *_: None)
+
+
+def compares_the_number_of_a_batch_alone(patch: Patch) -> None:
+    patch.setattr(Origin, "differs", lambda *_: None)
+
+
+def begins_with_no_watermark(patch: Patch) -> None:
+    read = Origin.from_json
+
+    def without(content: Mapping[str, Any] | None) -> Origin | None:
+        return None if (origin := read(content)) is None else replace(origin, operators=())
+
+    patch.setattr(Origin, "from_json", without)
+
+
+def journals_epochs_without_their_batch(patch: Patch) -> None:
+    to_json = JournalEpoch.__init__
+
+    def without(self: JournalEpoch, *given: Any, origin: Origin | None = None, **named: Any) -> None:
+        to_json(self, *given, **named)
+
+    patch.setattr(JournalEpoch, "__init__", without)
+
+
+def checkpoints_without_the_batch(patch: Patch) -> None:
+    patch.setattr(Journal, "origin_of", lambda *_: None)
+
+
+def remembers_the_first_batch(patch: Patch) -> None:
+    learn = Journal.learn
+
+    def forgetful(self: Journal, epoch: JournalEpoch) -> None:
+        before = self.origin
+        learn(self, epoch)
+        self.origin = before or self.origin
+
+    patch.setattr(Journal, "learn", forgetful)
+
+
+def adopts_without_the_times(patch: Patch) -> None:
+    commit = Running._commit
+    patch.setattr(Running, "_commit", lambda self, entry, read: commit(self, entry, True))
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """``kind``: of the cases that meet it (see ``fuzzing.CASES``). ``seed``: one that is known to."""
@@ -413,6 +463,13 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(does_not_recut, "scaling", 0),
         Mistake(takes_the_state_of_its_number, "scaling", 44),
         Mistake(takes_any_epoch_for_the_next, seed=224),
+        Mistake(takes_any_batch_that_comes_again, "watermarked", 8),
+        Mistake(compares_the_number_of_a_batch_alone, "digests", 8),
+        Mistake(begins_with_no_watermark, "watermarked", 25),
+        Mistake(journals_epochs_without_their_batch, "watermarked", 8),
+        Mistake(checkpoints_without_the_batch, "watermarked", 25),
+        Mistake(remembers_the_first_batch, "digests", 0),
+        Mistake(adopts_without_the_times, "watermarked", 4),
         Mistake(drops_what_the_sink_refused, seed=1),
         Mistake(moves_the_cursor_before_the_sink_has_it, seed=1),
         Mistake(deletes_what_it_could_not_place, "scaling", seed=263),

@@ -112,7 +112,7 @@ def test_they_are_read_when_the_fence_is_taken_and_not_before(store: Store) -> N
         "log",
         Edge({}, idles=True),
         ends.append,
-        store.files,
+        store,
         lambda: tokens[-1],
         lambda: 0,
         lambda: None,
@@ -121,7 +121,7 @@ def test_they_are_read_when_the_fence_is_taken_and_not_before(store: Store) -> N
         IdleEpochs(store.files, writer.token).add(1, 600)
     with store.writer("this") as writer:
         tokens.append(writer.token)
-        source.open(lambda epoch, batch: None)
+        source.open(lambda *_: None, None)
         assert source.thread is not None
         source.thread.join(20)  # there is no stream to attend to
     assert source._idle.epoch_of(2) == 3 and len(ends) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +18,7 @@ from holdfast.runtime.spark.log import RENAMING, WRITTEN_BY, renaming
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.state import Store, Unusable
 from holdfast.state.entries import document, read_document
+from holdfast.state.origin import Origin
 
 SOON = 20.0
 
@@ -32,7 +33,6 @@ class Stream:
         self.schema = None
         self.conf = SimpleNamespace(get=lambda *_: "somebody said how")
         self.raised: BaseException | None = None
-        self._jsq = SimpleNamespace(streamingQuery=lambda: self)
         self.watermark = 0
 
     def foreachBatch(self, each: Callable[[Any, int], None]) -> Stream:
@@ -62,27 +62,34 @@ class Stream:
     def isActive(self) -> bool:
         return not self.stopped
 
-    # What the source asks of Spark's execution
-
-    def lastExecution(self) -> Stream:
-        return self
-
-    offsetSeqMetadata = watermarkTracker = lastExecution
-
-    def executedPlan(self) -> None:
-        return None
-
-    def batchWatermarkMs(self) -> int:
-        return 0
-
-    def currentWatermark(self) -> int:
-        return self.watermark
-
-    def noNewData(self) -> bool:
-        return True
-
     def createDataFrame(self, *_: object) -> Stream:
         return self
+
+
+class Execution:
+    """What the source asks of Spark's execution."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def last(self) -> Any:
+        metadata = SimpleNamespace(batchWatermarkMs=lambda: 0)
+        return SimpleNamespace(offsetSeqMetadata=lambda: metadata, executedPlan=lambda: None)
+
+    def planned(self, batch: int, last: Any, by: int | None) -> Origin:
+        return Origin(batch, ("end",), by=by)
+
+    def watermark(self) -> int:
+        return self._stream.watermark
+
+    def observe(self, last: Any, before: Sequence[int | None]) -> tuple[int, tuple[int | None, ...]]:
+        return self._stream.watermark, (self._stream.watermark,)
+
+    def nothing_there(self) -> bool:
+        return True
+
+    def committed(self, batch: int) -> bool:
+        return True
 
 
 class Sourced:
@@ -99,18 +106,22 @@ class Sourced:
             "log",
             Edge({}, watermarked=True, idles=True),
             self.ended.append,
-            store.files,
+            store,
             lambda: token,
             lambda: head,
             lambda: None,
         )
 
     def open(self) -> None:
-        self.source.open(self._offered)
+        self.source.open(self._offered, None)
 
-    def _offered(self, epoch: int, _: object) -> None:
+    def _offered(self, epoch: int, _: object, origin: Origin) -> None:
+        threading.Thread(target=self._answer, args=(epoch,), daemon=True).start()
+
+    def _answer(self, epoch: int) -> None:
         self.epochs.append(epoch)
         self.stream.watermark += 1 if epoch == 0 else 0
+        self.source.origin(epoch, True)
         if epoch == 1:
             self.source.close(None)
         self.source.release(epoch)
@@ -126,6 +137,7 @@ class Sourced:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr("holdfast.runtime.driver.durable.AGAIN", Retry(first=0.001, most=0.001))
+    monkeypatch.setattr("holdfast.runtime.spark.source.StreamExecution", Execution)
     return Store(tmp_path)
 
 

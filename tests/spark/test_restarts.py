@@ -32,14 +32,8 @@ DOORS = ("windows", PIPELINE)
 ENDS_AT = 2
 """The epoch at which a driver is killed or stopped; there are files for more."""
 AT_ONCE = ("sessions", "once within", PIPELINE)
-FAILS = pytest.mark.xfail(
-    strict=True,
-    raises=(AssertionError, pytest.fail.Exception),
-    reason="a batch that Spark plans again is taken for the one in the journal, and its rows do not move the watermark",
-)
 
 
-@FAILS
 def test_killed_when_epochs_are_answered_and_not_committed(retaining: Any, tmp_path: Path) -> None:
     dropped(tmp_path)
     killed_at(tmp_path, ENDS_AT, *AT_ONCE)
@@ -101,7 +95,6 @@ def slow_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamSource, "_each", held)
 
 
-@FAILS
 @pytest.mark.usefixtures("slow_commit")
 @pytest.mark.parametrize("name", DOORS)
 def test_stopped_while_spark_commits_a_batch(name: str, retaining: Any, tmp_path: Path) -> None:
@@ -122,7 +115,6 @@ def hearing(answered: threading.Event) -> Callable[[dict[str, Any]], None]:
     return hear
 
 
-@FAILS
 @pytest.mark.usefixtures("slow_commit")
 def test_started_again_after_the_epochs_that_were_asked_for(retaining: Any, tmp_path: Path) -> None:
     dropped(tmp_path)
@@ -144,7 +136,6 @@ def lose_newest(log: Path) -> None:
                 path.unlink()
 
 
-@FAILS
 @pytest.mark.usefixtures("no_idle_epochs")
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize("came", ["more", "another"])
@@ -168,7 +159,6 @@ def test_a_batch_that_is_planned_again_with_other_rows_is_refused(
     assert files_of(store, "journal") == journal and sunk(tmp_path, name) == given
 
 
-@FAILS
 @pytest.mark.usefixtures("no_idle_epochs")
 @pytest.mark.parametrize("name", DOORS)
 def test_a_batch_that_is_planned_again_with_the_same_rows_is_the_one_that_is_there(

@@ -166,11 +166,6 @@ def newest(folder: Path) -> int:
     return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=-1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a batch that Spark plans again is taken for the one in the journal, and its rows do not move the watermark",
-)
 @pytest.mark.timeout(3 * 3600)
 def test_killed_and_stopped_again_and_again(retaining: Any, tmp_path: Path) -> None:
     trial, done = Trial(tmp_path, SEED), []

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any
 
 from holdfast.state.names import is_inside
+from holdfast.state.origin import FORM as ORIGIN
 
 LARGEST = 2**63
 
@@ -64,6 +65,7 @@ FORMS: Mapping[str, Any] = {
             "signature?": dict,
             "shape?": dict,
             "rows?": int,
+            "origin?": ORIGIN,
             "measured?": (
                 {"rates?": Each(float), "seconds?": Each(float), "epochs?": [[int, int, (int, None)]]},
                 None,
@@ -74,7 +76,13 @@ FORMS: Mapping[str, Any] = {
         "epoch": int,
         "token": int,
         "tasks": Each(ENTRY),
-        "extra": {"pieces?": int, "routings?": Each(ROUTING), "time?": (int, None), "total?": int},
+        "extra": {
+            "pieces?": int,
+            "routings?": Each(ROUTING),
+            "time?": (int, None),
+            "total?": int,
+            "origin?": ORIGIN,
+        },
     },
     "cursor": {"token": int, "number": int, "final": Each(int), "tentative": Each(int), "upto?": int},
     "sums": {"kind": str, "epoch": int, "sums": Each(str)},

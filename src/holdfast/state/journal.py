@@ -18,6 +18,7 @@ from holdfast.state.entries import Damaged, FileEntry, checksum, document, read_
 from holdfast.state.files import Files, exists
 from holdfast.state.ipc import METADATA, Unreadable, decode_batch, encode_batch, note_bytes
 from holdfast.state.names import folder_task, task_folder
+from holdfast.state.origin import BatchChanged, Origin
 from holdfast.state.ranges import Routing
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 FOLDER = "journal"
 ROWS = "rows"
 """Under this name pieces have how many rows were read for them, and checkpoints how many all epochs up to them had."""
+ORIGIN = "origin"
+"""Under this name commits and checkpoints have the batch that their epoch was made of."""
 COMMITS = "journal/commits"
 _PIECE = re.compile(r"(.+-\d+)-(\d{10})-([0-9a-f]{32})\.arrow")
 _RUN = re.compile(r"run-(\d+)-of-(\d+)/(\d+)")
@@ -46,6 +49,7 @@ class JournalEpoch:
     """A committed epoch: its pieces in their order, and who owned which keys when they were cut.
 
     ``time``: its newest event time in microseconds, if it has any; ``total``: rows of all epochs up to this one.
+    ``origin``: the batch it was made of; None for an epoch of a version that kept no origins.
     """
 
     epoch: int
@@ -53,6 +57,7 @@ class JournalEpoch:
     routings: Mapping[str, Routing]
     time: int | None = None
     total: int = 0
+    origin: Origin | None = None
 
     @property
     def rows(self) -> int:
@@ -70,7 +75,13 @@ class Journal:
     """The committed epochs that a job knows, back to the oldest checkpoint it may fall back to. For one owner."""
 
     def __init__(
-        self, url: str, checkpoint: int, epochs: Mapping[int, JournalEpoch], damaged: Mapping[int, str], total: int = 0
+        self,
+        url: str,
+        checkpoint: int,
+        epochs: Mapping[int, JournalEpoch],
+        damaged: Mapping[int, str],
+        total: int = 0,
+        origin: Origin | None = None,
     ) -> None:
         self._url = url
         self._epochs = dict(epochs)
@@ -79,6 +90,8 @@ class Journal:
         """The newest committed epoch, or the checkpoint where there are none beyond it."""
         self.total = epochs[self.newest].total if self.newest in epochs else total
         """Rows of all epochs up to the newest."""
+        self.origin = epochs[self.newest].origin if self.newest in epochs else origin
+        """The batch that the newest epoch was made of."""
 
     @classmethod
     def load(cls, store: Store, checkpoint: int) -> Journal:
@@ -90,7 +103,8 @@ class Journal:
         newest, found = fence.inherited(files)
         retained = store.checkpoints()
         oldest = min((one.epoch for one in retained), default=checkpoint)
-        total = next((int(one.extra.get(ROWS, 0)) for one in retained if one.epoch == checkpoint), 0)
+        extra = next((one.extra for one in retained if one.epoch == checkpoint), {})
+        total, origin = int(extra.get(ROWS, 0)), Origin.from_json(extra.get(ORIGIN))
         epochs: dict[int, JournalEpoch] = {}
         damaged: dict[int, str] = {}
         names = commit_names(files, found, newest)
@@ -105,7 +119,7 @@ class Journal:
                 epochs[epoch] = _committed(files, epoch, name)
             except Damaged as error:
                 damaged[epoch] = str(error)
-        journal = cls(store.url, checkpoint, epochs, damaged, total)
+        journal = cls(store.url, checkpoint, epochs, damaged, total, origin)
         journal.span(checkpoint + 1, journal.newest)
         return journal
 
@@ -132,6 +146,29 @@ class Journal:
         """Rows of all epochs up to one that is known."""
         return self._epochs[epoch].total if epoch in self._epochs else self.total
 
+    def origin_of(self, epoch: int) -> Origin | None:
+        """The batch that an epoch was made of, if that is known."""
+        if epoch == self.newest:
+            return self.origin
+        return self._epochs[epoch].origin if epoch in self._epochs else None
+
+    def check_again(self, epoch: int, again: Origin) -> None:
+        """BatchChanged if a batch cannot be this epoch: its number was given to other rows, or does not follow."""
+        known = self.origin
+        if known is None:
+            return
+        next_batch = known.batch if again.idle else known.batch + 1
+        if epoch == self.newest + 1 and again.batch != next_batch:
+            why = f"it comes as epoch {epoch}, but epoch {self.newest} was made of batch {known.batch}"
+        elif epoch <= self.newest and again.batch == known.batch and (other := known.differs(again)) is not None:
+            why = f"it is planned again, but {other}"
+        else:
+            return
+        raise BatchChanged(
+            f"store {self._url}: batch {again.batch} of the source is not the one that the store has: {why}; the "
+            f"newest entries of the source's own log (the folder spark/ of the store) were lost or replaced: {_REMEDY}"
+        )
+
     def reaches(self, checkpoint: int) -> bool:
         """Whether everything after a checkpoint can be replayed."""
         return all(epoch in self._epochs for epoch in range(checkpoint + 1, self.newest + 1))
@@ -146,14 +183,16 @@ class Journal:
         self._check_next(epoch)
         entries = {piece_label(piece): piece for piece in epoch.pieces}
         routings = {operator: routing.to_json() for operator, routing in epoch.routings.items()}
-        facts = {"time": epoch.time, "total": epoch.total}
+        facts: dict[str, Any] = {"time": epoch.time, "total": epoch.total}
+        if epoch.origin is not None:
+            facts[ORIGIN] = epoch.origin.to_json()
         writer.journal_commit(epoch.epoch, entries, {"pieces": len(epoch.pieces), "routings": routings, **facts})
 
     def learn(self, epoch: JournalEpoch) -> None:
         """The next epoch was committed."""
         self._check_next(epoch)
         self._epochs[epoch.epoch] = epoch
-        self.newest, self.total = epoch.epoch, epoch.total
+        self.newest, self.total, self.origin = epoch.epoch, epoch.total, epoch.origin
 
     def _check_next(self, epoch: JournalEpoch) -> None:
         if epoch.epoch != self.newest + 1:
@@ -340,7 +379,8 @@ def _committed(files: Files, epoch: int, name: str) -> JournalEpoch:
     except Invalid as error:
         raise Damaged(f"{name}: {error}") from error
     pieces = tuple(entries[label] for label in order)
-    return JournalEpoch(epoch, pieces, routings, extra.get("time"), int(extra.get("total", 0)))
+    total, origin = int(extra.get("total", 0)), Origin.from_json(extra.get(ORIGIN))
+    return JournalEpoch(epoch, pieces, routings, extra.get("time"), total, origin)
 
 
 def _epoch_folder(epoch: int) -> str:

@@ -45,10 +45,15 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What answers rest on: rows of epochs, and how far back operators with state look, in microseconds; None: all."""
+    """What answers rest on: rows of epochs, and how far back operators with state look, in microseconds; None: all.
+
+    ``lag``: by how many epochs the time of an epoch is older than its rows. 1 where sources go by the watermark of the
+    stream, which is that of the rows before.
+    """
 
     ledger: Ledger
     horizons: Mapping[str, int | None]
+    lag: int = 0
 
     def told(self, operator: str, fork: Fork, given: float, epoch: int) -> float:
         """The fidelity of what a fork says of an epoch in which its input is ``given`` complete.
@@ -64,6 +69,7 @@ class Memory:
         A pair for each first epoch to which parts of the answer may look back, as far as it can be the worst.
         """
         firsts = self.ledger.since(epoch, self.horizons.get(operator))
+        firsts = range(max(0, firsts.start - self.lag), firsts.stop)
         # Behind rows that it got, and before rows that it missed: nowhere else the share can be least.
         worst = {firsts[0], firsts[-1], fork.base + 1, *(at + 1 for at, _ in fork.given)}
         return [self._shares(first, fork, epoch) for first in sorted(worst) if first in firsts]

@@ -12,7 +12,7 @@ from holdfast.runtime.driver.telling import told
 from holdfast.runtime.messages import CheckpointBroken, CheckpointDurable, TakeCheckpoint
 from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.state import Fenced, Unusable, Writer
-from holdfast.state.journal import ROWS, Journal
+from holdfast.state.journal import ORIGIN, ROWS, Journal
 
 if TYPE_CHECKING:
     from holdfast.runtime.driver.driver import Driver
@@ -83,6 +83,8 @@ class Checkpoints:
             return
         rows, measured = self._journal.rows_upto(wanted.epoch), driver.coordinator.measured()
         extra = {**self._extra, "shape": wanted.shape.to_json(), ROWS: rows, MEASURED: measured}
+        if (origin := self._journal.origin_of(wanted.epoch)) is not None:
+            extra[ORIGIN] = origin.to_json()
         size = sum(entry.bytes for files in result.entries.values() for entry in files)
 
         def commit() -> object:

@@ -37,6 +37,7 @@ class JobConfig:
     owner: str = "holdfast job"
     local: str = ""
     whole_from: int = WHOLE_FROM
+    watermarked: bool = False
     told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

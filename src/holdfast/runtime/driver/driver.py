@@ -50,6 +50,7 @@ from holdfast.runtime.messages import (
 )
 from holdfast.state import Unusable, Writer
 from holdfast.state.journal import Journal
+from holdfast.state.origin import BatchChanged, Origin
 from holdfast.topology import Task, Topology
 
 MEASURED_AFTER = 3
@@ -113,6 +114,7 @@ class Driver:
         self.autoscaler: Autoscaler | None = None
         self.shedder = Shedder(above) if (above := config.scaling.shed_above) is not None else None
         self._runner = runner
+        self._journal = journal
         self.writer = writer
         self._at_hand: tuple[int, object] | None = None
         self._arrived_at = float("-inf")
@@ -161,7 +163,9 @@ class Driver:
         if self._enough(self.snapshot.head):
             self.stop()
         else:
-            self.ports.source.open(lambda epoch, batch: self.clock.post(partial(self._offered, epoch, batch)))
+            self.ports.source.open(
+                lambda *offered: self.clock.post(partial(self._offered, *offered)), self._journal.origin
+            )
         self.ports.on_begun()
 
     def stop(self, deadline: float = 120.0) -> None:
@@ -318,8 +322,8 @@ class Driver:
 
     # Epochs
 
-    def _offered(self, epoch: int, batch: object) -> None:
-        if self.ended or self._stopping:
+    def _offered(self, epoch: int, batch: object, origin: Origin) -> None:
+        if self.ended or self._stopping or not self._follows(epoch, origin):
             return
         now = self.clock.now()
         self._interval, self._arrived_at = now - self._arrived_at, now
@@ -328,6 +332,33 @@ class Driver:
             self._begin_epoch(epoch)
         else:
             self.watching.play(partial(self.ports.faults.epoch, epoch), partial(self._begin_epoch, epoch))
+
+    def _follows(self, epoch: int, origin: Origin) -> bool:
+        """Whether an epoch that the source offers is to be answered. What the journal has in another form ends the job.
+
+        A batch that comes again behind epochs without rows was answered before them: the source may go on.
+        """
+        journal = self._journal
+        try:
+            journal.check_again(epoch, origin)
+        except BatchChanged as error:
+            self.fail(error)
+            return False
+        if epoch > journal.newest:
+            return True
+        known = journal.origin
+        if known is None:
+            self.note(
+                "note",
+                {
+                    "message": f"epoch {epoch} comes again: its journal entry, of an earlier version, does "
+                    f"not say which batch it was, so its rows are not compared"
+                },
+            )
+        elif known.idle and known.batch == origin.batch and epoch < journal.newest:
+            self.ports.source.release(epoch)
+            return False
+        return True
 
     def _begin_epoch(self, epoch: int) -> None:
         self.deadline.begin(epoch)

@@ -67,7 +67,11 @@ def _launched(config: JobConfig, ports: Ports, store: Store, writer: Writer) -> 
         before=Before(outputs.newest, outputs.whole, outputs.missing),
         scalable=scalable(config.pipeline),
         measured=measured,
-        memory=Memory(Ledger.recalled(measured.get("epochs", ()), journal.counts()), config.pipeline.horizons),
+        memory=Memory(
+            Ledger.recalled(measured.get("epochs", ()), journal.counts()),
+            config.pipeline.horizons,
+            lag=int(config.watermarked),
+        ),
     )
     context = JobContext(
         config.job,

@@ -20,6 +20,7 @@ from holdfast.runtime.worker.versions import Saved, Upload
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
 from holdfast.state.entries import FileEntry
+from holdfast.state.origin import Origin
 
 T = TypeVar("T")
 Queue = Literal[
@@ -160,9 +161,25 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+Offer = Callable[[int, object, Origin], None]
+"""Takes an epoch, its rows, and the batch that it is. Of an epoch that the journal lacks, the number of the batch is
+enough; of one that comes again, the origin has all that tells whether its rows are the same."""
+
+
 class Source(Protocol):
-    def open(self, offer: Callable[[int, object], None]) -> None:
-        """Begin to offer epochs, one at a time; after a restart perhaps one that was offered before."""
+    def open(self, offer: Offer, newest: Origin | None) -> None:
+        """Begin to offer epochs, one at a time; after a restart perhaps one that was offered before.
+
+        ``newest``: the batch of the newest epoch in the journal. The source's watermark continues from there.
+        """
+        ...
+
+    def origin(self, epoch: int, read: bool) -> Origin:
+        """The batch of the epoch at hand, as the journal shall hold it, with the watermark behind it. Blocks.
+
+        The source's own log of the batch is durable on return. ``read``: a run has read all rows of the batch; if not,
+        the source reads them for the watermark.
+        """
         ...
 
     def release(self, epoch: int) -> None:

@@ -176,13 +176,19 @@ class Running:
         time = newest_time(self._driver.config.pipeline, result.reports)
         entry = self._journal.next(epoch, result.pieces, dict(run.shape.routings), time)
 
-        def done(_: object) -> None:
-            self._journal.learn(entry)
-            rows = entry.rows if entry.pieces else None
-            self._driver.tell(EpochJournalled(epoch, rows, entry.time))
+        def done(whole: JournalEpoch) -> None:
+            self._journal.learn(whole)
+            rows = whole.rows if whole.pieces else None
+            self._driver.tell(EpochJournalled(epoch, rows, whole.time))
             then()
 
-        self._driver.durable.submit("commit", partial(self._journal.commit, self._writer, entry), done)
+        self._driver.durable.submit("commit", partial(self._commit, entry, True), done)
+
+    def _commit(self, entry: JournalEpoch, read: bool) -> JournalEpoch:
+        """Make an epoch exist, with the batch that it was made of. ``read``: a run has read all of that batch."""
+        whole = replace(entry, origin=self._driver.ports.source.origin(entry.epoch, read))
+        self._journal.commit(self._writer, whole)
+        return whole
 
     def _report(self, run: Run, result: RunResult) -> None:
         driver, reports = self._driver, result.reports
@@ -294,9 +300,7 @@ class Running:
 
         def adopt() -> JournalEpoch | None:
             entry = self._journal.adopt(self._writer.store, self._writer.token, epoch, run.number, routings)
-            if entry is not None:
-                self._journal.commit(self._writer, entry)
-            return entry
+            return None if entry is None else self._commit(entry, False)
 
         def done(adopted: JournalEpoch | None) -> None:
             if adopted is not None:

@@ -61,10 +61,19 @@ class Node:
 
 @dataclass(frozen=True)
 class SimulatedBatch:
-    """An epoch's rows, by piece and source."""
+    """An epoch's rows, by piece and source. ``watermark``: of the stream, in milliseconds, if sources go by that.
+
+    ``seen``: the pieces whose tasks the driver has heard of, in this life of the driver.
+    """
 
     pieces: Sequence[Mapping[str, pa.Table]]
     ends: bool = False
+    watermark: int | None = None
+    seen: set[int] = field(default_factory=set, compare=False)
+
+    @property
+    def watermark_us(self) -> int | None:
+        return None if self.watermark is None else self.watermark * 1000
 
 
 class SimulatedNodes:
@@ -248,7 +257,10 @@ class SimulatedRunner:
 
     def _ingest(self, run: _Run, piece: int, worker: Worker) -> None:
         assert isinstance(run.batch, SimulatedBatch)
-        made = worker.ingest(run.plan, piece, run.batch.pieces[piece], run.batch.ends)
+        batch = run.batch
+        made = worker.ingest(run.plan, piece, batch.pieces[piece], batch.ends, watermark=batch.watermark_us)
+        if not run.over:
+            batch.seen.add(piece)
         run.blocks += made.blocks
         run.reports += made.reports
         if made.entry is not None:
@@ -335,7 +347,14 @@ class SimulatedRunner:
             self._fail(self._runs[run], "cancelled")
 
     def _fail(self, run: _Run, why: str) -> None:
-        """It is over; what nodes have begun of it they may end all the same, and nobody hears of it."""
+        """It is over; what nodes have begun of it they may end all the same, and nobody hears of it.
+
+        Nor does anybody hear of all that a node did which has died.
+        """
+        if isinstance(run.batch, SimulatedBatch):
+            places = [place for place in run.plan.places if place in run.nodes]
+            unheard = {number for number in run.batch.seen if not run.nodes[places[number % len(places)]].alive}
+            run.batch.seen.difference_update(unheard)
         for timer in run.timers:
             if self._random.random() < 0.5:
                 timer.cancel()

@@ -26,6 +26,7 @@ from holdfast.runtime.simulation.operators import Output, cut_batches, digest_ba
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule
 from holdfast.runtime.simulation.simulation import JobRefused, Simulation
+from holdfast.runtime.simulation.source import watermarked
 from holdfast.topology import Task
 
 DULL: tuple[Any, ...] = (0, 0.0, "", None, False, {}, ())
@@ -73,6 +74,15 @@ def rows_case(seed: int) -> Case:
     return Case(schedule, pipeline, cut_batches(drawn_batches(pipeline, schedule.epochs, seed)))
 
 
+def watermarked_case(seed: int) -> Case:
+    """A pipeline of windows whose sources go by the watermark that the stream keeps; some rows are late."""
+    name = ("windows", "joined")[seed % 2]
+    pipeline = PIPELINES[name]()
+    schedule = drawn_schedule(seed, pipeline.coordinated, epochs=4 + seed % 11)
+    drawn = cut_batches(drawn_batches(pipeline, schedule.epochs, seed, late=4))
+    return Case(schedule, pipeline, watermarked(pipeline, drawn))
+
+
 def scaling_case(seed: int) -> Case:
     """Operators are scaled out and in, with nodes that die around it."""
     schedule = drawn_schedule(seed)
@@ -90,6 +100,7 @@ def scaling_rows_case(seed: int) -> Case:
 CASES: Mapping[str, Callable[[int], Case]] = {
     "digests": digest_case,
     "rows": rows_case,
+    "watermarked": watermarked_case,
     "scaling": scaling_case,
     "scaling-rows": scaling_rows_case,
 }

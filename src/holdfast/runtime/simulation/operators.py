@@ -5,10 +5,12 @@ changes every later one. So it checks exactness as sharply as any operator, upon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast import operators as op
 from holdfast.runtime.simulation.cluster import SimulatedBatch
@@ -130,6 +132,21 @@ def cut_batches(tables: Sequence[Mapping[str, pa.Table]], pieces: int = 2) -> li
     ]
 
 
+def joined_batches(batches: Sequence[SimulatedBatch]) -> SimulatedBatch:
+    """Several batches as one, as of the first."""
+    return replace(batches[0], pieces=[piece for batch in batches for piece in batch.pieces])
+
+
+def newest_times(pipeline: op.Pipeline, pieces: Sequence[Mapping[str, pa.Table]]) -> list[int | None]:
+    """Of each source, the newest event time in these pieces in milliseconds; None where there is no row."""
+    newest: list[int | None] = []
+    for step in pipeline.sources:
+        columns = [piece[step.name]["time"] for piece in pieces if step.name in piece]
+        found = [pc.max(column).cast(pa.int64()).as_py() for column in columns if len(column)]
+        newest.append(max(found) // 1000 if found else None)
+    return newest
+
+
 def undisturbed(pipeline: op.Pipeline, batches: Sequence[SimulatedBatch], outputs: frozenset[str]) -> Output:
     """What every query's task says in every epoch when nothing ever fails: the plain way, one task after another."""
     topology = pipeline.topology
@@ -140,7 +157,7 @@ def undisturbed(pipeline: op.Pipeline, batches: Sequence[SimulatedBatch], output
         for piece, shares in enumerate(batch.pieces):
             for name, rows in shares.items():
                 task = source_task(topology, name, piece, len(batch.pieces))
-                made = process_source(pipeline, task, rows, epoch, batch.ends)
+                made = process_source(pipeline, task, rows, epoch, batch.ends, batch.watermark_us)
                 for block in outgoing(pipeline, task, made, epoch, {}, piece):
                     waiting.setdefault(block.receiver, []).append(block)
         for task, state in list(states.items()):

@@ -16,6 +16,9 @@ from holdfast.state import StateSchema
 Batch = Mapping[str, pa.Table]
 WORDS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 SECOND = 1_000_000
+HOUR = 3_600 * SECOND
+DELAY_MS = 1_000
+"""Of the watermark that a stream keeps itself."""
 
 
 def counted_words() -> op.Pipeline:
@@ -85,8 +88,8 @@ PIPELINES: Mapping[str, Callable[[], op.Pipeline]] = {
 }
 
 
-def drawn_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[Batch]:
-    """A few rows for each source and epoch; now and then none."""
+def drawn_batches(pipeline: op.Pipeline, epochs: int, seed: int, late: int = 0) -> list[Batch]:
+    """A few rows for each source and epoch; now and then none. ``late``: seconds that some rows are behind at most."""
     draw = Random(seed)
     batches: list[Batch] = []
     for epoch in range(epochs):
@@ -94,6 +97,8 @@ def drawn_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[Batch]:
         for step in pipeline.sources:
             count = draw.choice((0, 1, 4, 9))
             times = [epoch * SECOND + draw.randrange(SECOND) for _ in range(count)]
+            if late:  # long after 1970, where a stream's watermark begins
+                times = [time + HOUR - draw.choice((0, 0, draw.randrange(late * SECOND))) for time in times]
             columns = {
                 "word": pa.array([draw.choice(WORDS) for _ in times], pa.string()),
                 "time": pa.array(times, pa.timestamp("us", "UTC")),

@@ -60,6 +60,8 @@ MishapKind = Literal[
     "local",
     "output",
     "changed",
+    "log",
+    "stop",
 ]
 
 
@@ -73,7 +75,8 @@ class Mishap:
     second before. flake: ``count`` runs fail for no reason. sink: it raises ``count`` times; sink storm: until the job
     ends. listener: one raises from now on. local: a file of a node is not what was written any more; output: a final
     output is not, and the driver dies. changed: the driver dies, and is started with a pipeline that does something
-    else; refused by name, it is started again as it was.
+    else; refused by name, it is started again as it was. log: the driver dies, and the newest batch of the source's own
+    log is gone; refused, the log is put back. stop: the job is stopped in good order, and started again.
     """
 
     kind: MishapKind

@@ -28,11 +28,13 @@ from holdfast.runtime.simulation.cluster import SimulatedBatch, SimulatedNodes, 
 from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap
+from holdfast.runtime.simulation.source import SimulatedSource, SourceLog
 from holdfast.runtime.worker.versions import WHOLE_FROM
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Unusable, Writer, cursor, output
 from holdfast.state.cursor import Cursor
 from holdfast.state.fence import Identity
+from holdfast.state.origin import BatchChanged
 from holdfast.topology import Task
 
 STORE = "store"
@@ -69,46 +71,6 @@ class MemoryRecorder:
     def close(self) -> None: ...
 
 
-class SimulatedSource:
-    """Offers the batches, one at a time, from the first that was not committed; what was is remembered for ever."""
-
-    def __init__(self, host: Simulation, loop: VirtualLoop) -> None:
-        self._host = host
-        self._loop = loop
-        self._offer: Callable[[int, object], None] | None = None
-        self._closed = False
-        self._fetched = host.committed
-
-    def open(self, offer: Callable[[int, object], None]) -> None:
-        self._offer = offer
-        self._fetch()
-
-    def release(self, epoch: int) -> None:
-        def commit() -> None:
-            self._host.committed = max(self._host.committed, epoch)
-            self._host.answered(epoch)
-            self._fetch()
-
-        self._loop.after(self._host.timing.report, commit)
-
-    def close(self, error: HoldfastError | None) -> None:
-        self._closed = True
-
-    def _fetch(self) -> None:
-        """The next batch, when its time has come and the last one was done."""
-        epoch, host = self._fetched + 1, self._host
-        if epoch >= len(host.batches) or self._closed or self._fetched > host.committed:
-            return
-        due = epoch * host.timing.interval
-        if self._loop.now() < due:
-            self._loop.after(due - self._loop.now(), self._fetch)
-            return
-        assert self._offer is not None
-        self._fetched = epoch
-        host.arrived(epoch, due)
-        self._offer(epoch, host.batches[epoch])
-
-
 class Simulation:
     """One schedule for one pipeline. ``runner``: another way to carry runs out than by the real worker.
 
@@ -135,8 +97,11 @@ class Simulation:
         self.watchers: list[Watcher] = []
         self.delivered: list[tuple[int, Output]] = []
         """What the sink took, with the life of the driver in which it did."""
+        self.source_log = SourceLog(Disk(lambda: self.world.now))
         self.committed = -1
-        """Up to here the source will not offer anything again."""
+        """Up to here the source has once committed."""
+        self.answered_as: dict[int, int] = {}
+        """Of each batch that was journalled, its last chunk."""
         self.times: dict[int, tuple[float, float]] = {}
         """When each epoch had arrived and was answered."""
         self.excused: set[tuple[int, str]] = set()
@@ -150,6 +115,8 @@ class Simulation:
         self._refusing = 0
         self._storm = False
         self._raising = False
+        self._stopped = False
+        """Somebody stopped the job in good order, and will start it again."""
         self._past: list[dict[str, Any]] = []
         self._changed: Pipeline | None = None
         self._at_epoch: dict[int, list[Callable[[], None]]] = {}
@@ -207,6 +174,7 @@ class Simulation:
             gather=self.schedule.longest,
             # Their states are small; so that both ways are tried, every other schedule keeps them whole.
             whole_from=0 if self.schedule.seed % 2 else WHOLE_FROM,
+            watermarked=self.batches[0].watermark is not None,
         )
         ports = Ports(
             loop,
@@ -246,8 +214,14 @@ class Simulation:
         return self.runner
 
     def _ended(self, error: HoldfastError | None) -> None:
-        if error is None:
+        if error is None and self._stopped and self.committed + 1 < len(self.batches):
+            self._stopped = False
+            self.restart()
+        elif error is None:
             self.finished = True
+        elif self.source_log.lost and (isinstance(error, BatchChanged) or "came again" in str(error)):
+            self.source_log.put_back()
+            self.restart()
         elif isinstance(error, RunFailed) and "no reason" in str(error):
             self.restart()  # more flakes in a row than a job puts up with: somebody starts it again
         elif isinstance(error, SinkFailed):
@@ -412,6 +386,13 @@ class Simulation:
             case "power":
                 self.restart()
                 self.disk.power_off(self.random)
+                self.source_log.disk.power_off(self.random)
+            case "log":
+                self.restart()
+                self.source_log.lose_newest()
+            case "stop" if (driver := self._living) is not None and driver.watching.gathered:
+                self._stopped = True
+                driver.stop()
             case "rewind":
                 self.restart()
                 self.disk.put_back(self._past[max(0, len(self._past) - 1 - mishap.count)])

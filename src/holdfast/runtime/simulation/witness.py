@@ -37,6 +37,8 @@ class Witness:
         self._horizons = pipeline.horizons
         self._rows = [sum(rows.num_rows for piece in batch.pieces for rows in piece.values()) for batch in batches]
         self._times = _times(pipeline, batches)
+        """The newest event time of each epoch, less the delay; and up to when windows are closed in it."""
+        self._closed = [batch.watermark_us for batch in batches] if batches[0].watermark is not None else self._times
         self._forks: dict[tuple[Task, int], Followed] = {}
 
     def forget(self) -> None:
@@ -81,10 +83,10 @@ class Witness:
 
         All rows of an epoch count as of its newest time.
         """
-        horizon, now = self._horizons.get(operator), self._times[epoch]
+        horizon, now = self._horizons.get(operator), self._closed[epoch]
         if horizon is None or now is None:
             return [range(epoch + 1)]
-        before = self._times[epoch - 1] if epoch else None
+        before = self._closed[epoch - 1] if epoch else None
         timed = [time for time in self._times[: epoch + 1] if time is not None]
         untimed = epoch + 1 - len(timed)
         ends = {now, *(time + horizon for time in timed), *(time + horizon - 1 for time in timed)}

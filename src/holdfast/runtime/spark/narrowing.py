@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark import SparkContext
@@ -39,9 +40,22 @@ def narrowed(frame: DataFrame, columns: frozenset[str] | None) -> DataFrame:
     return frame.select(*(column_of(name) for name in kept))
 
 
+def keeps_state(frame: DataFrame) -> bool:
+    """Whether Spark keeps state for the stream's own query, or may."""
+    return any(not stateless for _, _, stateless in _streaming(frame))
+
+
 def _same_rows(frame: DataFrame) -> bool:
     """Whether Spark gives the same rows, and keeps the same state, however few of their columns are asked for."""
-    corrupt = frame.sparkSession.conf.get(CORRUPT)
+    corrupt, context = frame.sparkSession.conf.get(CORRUPT), frame.sparkSession.sparkContext
+    return all(
+        stateless and (has_children or not _judges(node, corrupt, context))
+        for node, has_children, stateless in _streaming(frame)
+    )
+
+
+def _streaming(frame: DataFrame) -> Iterator[tuple[Any, bool, bool]]:
+    """The nodes of a plan that stream, whether each has children, and whether it keeps no state."""
     of_spark: Any = frame._jdf
     nodes = [of_spark.queryExecution().analyzed()]
     for node in nodes:
@@ -50,12 +64,8 @@ def _same_rows(frame: DataFrame) -> bool:
         listed = node.children()
         children = [listed.apply(number) for number in range(listed.size())]
         with_a_table = node.nodeName() == "Join" and not all(child.isStreaming() for child in children)
-        if node.nodeName() not in STATELESS and not with_a_table:
-            return False
-        if not children and _judges(node, corrupt, frame.sparkSession.sparkContext):
-            return False
+        yield node, bool(children), with_a_table or node.nodeName() in STATELESS
         nodes += children
-    return True
 
 
 def _judges(leaf: Any, corrupt: str | None, context: SparkContext) -> bool:

@@ -114,6 +114,7 @@ def begin(
             epochs=edge.epochs,
             owner=f"holdfast job {os.getpid()}",
             local=local,
+            watermarked=edge.watermarked,
             told={
                 "master": str(spark.sparkContext.master),
                 "trigger": edge.trigger.get("processingTime", edge.trigger or None),
@@ -169,7 +170,7 @@ def _launched(
         loop.post(handle.driver.stop if error is None else lambda: handle.driver.fail(error))
 
     token, head = (lambda: handle.driver.token), (lambda: handle.driver.snapshot.head)
-    source = StreamSource(streams, log, edge, over, place.files, token, head, handle.pace)
+    source = StreamSource(streams, log, edge, over, place, token, head, handle.pace)
     by_url = "://" in place.url
     ports = Ports(
         loop,
