@@ -20,12 +20,13 @@ RECOVERING = (
     "nodes lost", "promoted", "replay", "tentative", "side", "buffers", "run broken", "adopted", "driver lost",
     "capacity lifted", "replicas", "checkpoint broken", "store unusable", "sink failed", "stood in",
 )  # fmt: skip
+SOURCES = ("log", "stop", "driver lost", "adopted", "batch came again")
 SCALING = ("scaling begun", "scaled", "scaling aborted", "in", "out", "nodes released", "moved")
 
 
 def happened(history: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """What a schedule has led to, by names."""
-    tasks = 0
+    tasks, arrived = 0, set[int]()
     for event in history:
         match event["kind"]:
             case "epoch" if event["tentative"]:
@@ -38,19 +39,28 @@ def happened(history: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 tasks = event["tasks"]
             case "mishap":
                 yield event["mishap"].rpartition(" at ")[0].rpartition(" ")[0]
+            case "answered":
+                yield from ["batch came again"] if event["epoch"] in arrived else []
+                arrived.add(event["epoch"])
         yield event["kind"]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("kinds", "wanted"),
-    [(("digests", "rows"), RECOVERING), (("scaling", "scaling-rows"), SCALING)],
-    ids=["recovery", "scaling"],
+    ("kinds", "schedules", "wanted"),
+    [
+        (("digests", "rows"), SCHEDULES // 2, RECOVERING),
+        (("watermarked",), SCHEDULES // 8, SOURCES),
+        (("scaling", "scaling-rows"), SCHEDULES // 2, SCALING),
+    ],
+    ids=["recovery", "sources", "scaling"],
 )
-def test_drawn_schedules_hold_and_reach_every_part(kinds: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+def test_drawn_schedules_hold_and_reach_every_part(
+    kinds: tuple[str, ...], schedules: int, wanted: tuple[str, ...]
+) -> None:
     """A fuzzer that never gets there proves nothing: what happened is counted."""
     seen: Counter[str] = Counter()
-    for seed in range(SCHEDULES // 4):
+    for seed in range(schedules // len(kinds)):
         for kind in kinds:
             history: list[Mapping[str, Any]] = []
             if attempt(CASES[kind](seed), history=history) is not None:

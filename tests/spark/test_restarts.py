@@ -26,8 +26,8 @@ from holdfast.runtime.spark.source import StreamSource
 pytestmark = pytest.mark.spark
 
 DEADLINE = 240.0
-HELD = (20.0, 3.0)
-"""Seconds at most in which Spark does not commit a batch: until the stream is told to end, and until its query is."""
+HELD = 2.0
+"""Seconds that Spark takes to commit a batch once the stream is told to end, unless its query is stopped meanwhile."""
 DOORS = ("windows", PIPELINE)
 ENDS_AT = 2
 """The epoch at which a driver is killed or stopped; there are files for more."""
@@ -75,24 +75,29 @@ def no_idle_epochs(retaining: Any) -> Iterator[None]:
 
 @pytest.fixture
 def slow_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark is slow to commit a batch: the stream is told to end before that, and so may Spark's query be."""
-    each, close, told = StreamSource._each, StreamSource.close, threading.Event()
+    """Spark is slow to commit a batch: the stream is told to end before, and no query that is stopped does."""
+    each, close = StreamSource._each, StreamSource.close
+    held, told = threading.Event(), threading.Event()
 
     def closing(source: StreamSource, error: HoldfastError | None) -> None:
         close(source, error)
         told.set()
 
-    def held(source: StreamSource, frame: Any, batch: int) -> None:
+    def holding(source: StreamSource, frame: Any, batch: int) -> None:
         each(source, frame, batch)
-        if batch == ENDS_AT and told.wait(HELD[0]):
-            query: Any = source.query
-            thread = query._jsq.streamingQuery().queryExecutionThread()
-            until = time.monotonic() + HELD[1]
-            while time.monotonic() < until and not thread.isInterrupted():
-                threading.Event().wait(0.01)
+        if batch != ENDS_AT or held.is_set():
+            return
+        held.set()
+        query: Any = source.query
+        thread = query._jsq.streamingQuery().queryExecutionThread()
+        until = time.monotonic() + (HELD if told.wait(5 * HELD) else 0)
+        while time.monotonic() < until:
+            if thread.isInterrupted():
+                raise InterruptedError("the query is stopped")
+            threading.Event().wait(0.01)
 
     monkeypatch.setattr(StreamSource, "close", closing)
-    monkeypatch.setattr(StreamSource, "_each", held)
+    monkeypatch.setattr(StreamSource, "_each", holding)
 
 
 @pytest.mark.usefixtures("slow_commit")

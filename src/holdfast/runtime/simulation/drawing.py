@@ -47,7 +47,7 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
         replans=_replans(draw, topology, span) if draw.random() < 0.2 else (),
         seed=seed,
         longest=5000.0,
-        mishaps=_with_source(Random(f"{seed} source"), span, _mishaps(Random(f"{seed} mishaps"), span)),
+        mishaps=_mishaps(Random(f"{seed} mishaps"), span),
         late_listing=draw.choice((0.0, 0.0, 0.0, 0.04)),
         answer_within=Random(f"{seed} late").choice((None, float("inf"), 0.05, 0.3, 1.0)),
         cores=Random(f"{seed} cores").choice((1, 1, 1, 2, 3)),
@@ -199,11 +199,13 @@ def _mishaps(draw: Random, span: float) -> tuple[Mishap, ...]:
     return tuple(sorted([*drawn, *behind], key=lambda each: each.at))
 
 
-def _with_source(draw: Random, span: float, others: tuple[Mishap, ...]) -> tuple[Mishap, ...]:
-    """In every third schedule the source loses its log, or the job is stopped and started, once or a few times."""
-    kinds: list[MishapKind] = [draw.choice(("log", "stop", "stop")) for _ in range(draw.choice((0, 0, 0, 0, 1, 2)))]
+def with_source_mishaps(schedule: FaultSchedule) -> FaultSchedule:
+    """The schedule with a source that loses its log, or a job that is stopped and started, in two of three."""
+    draw = Random(f"{schedule.seed} source")
+    span = max(schedule.epochs * schedule.timing.interval, schedule.epochs * 0.3)
+    kinds: list[MishapKind] = [draw.choice(("log", "stop", "stop")) for _ in range(draw.choice((0, 1, 2)))]
     drawn = [Mishap(kind, round(draw.uniform(0, span), 3)) for kind in kinds]
-    return tuple(sorted([*others, *drawn], key=lambda each: each.at))
+    return replace(schedule, mishaps=tuple(sorted([*schedule.mishaps, *drawn], key=lambda each: each.at)))
 
 
 def _replans(draw: Random, topology: Topology, span: float) -> tuple[tuple[float, tuple[Task, ...]], ...]:

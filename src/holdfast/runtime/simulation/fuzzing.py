@@ -21,7 +21,7 @@ from holdfast.runtime.messages import Event, Instruction, Record, Report, Work
 from holdfast.runtime.shape import scalable
 from holdfast.runtime.simulation.auditing import audited
 from holdfast.runtime.simulation.cluster import SimulatedBatch
-from holdfast.runtime.simulation.drawing import drawn_schedule, simpler, with_scalings
+from holdfast.runtime.simulation.drawing import drawn_schedule, simpler, with_scalings, with_source_mishaps
 from holdfast.runtime.simulation.operators import Output, cut_batches, digest_batches, digesting, undisturbed
 from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule
@@ -78,7 +78,7 @@ def watermarked_case(seed: int) -> Case:
     """A pipeline of windows whose sources go by the watermark that the stream keeps; some rows are late."""
     name = ("windows", "joined")[seed % 2]
     pipeline = PIPELINES[name]()
-    schedule = drawn_schedule(seed, pipeline.coordinated, epochs=4 + seed % 11)
+    schedule = with_source_mishaps(drawn_schedule(seed, pipeline.coordinated, epochs=4 + seed % 11))
     drawn = cut_batches(drawn_batches(pipeline, schedule.epochs, seed, late=4))
     return Case(schedule, pipeline, watermarked(pipeline, drawn))
 

@@ -122,12 +122,14 @@ class SimulatedSource:
         assert at_hand is not None
 
         def commit() -> None:
+            self._host.answered(epoch)
+            if self._closed:
+                return  # to stop a query breaks off the commit under way
             if at_hand.batch.watermark is not None:
                 self._carry()
                 self._observe(at_hand.batch)
             self._log.put(COMMITS, at_hand.number, {"left": self._watermark})
             self._host.committed = max(self._host.committed, epoch)
-            self._host.answered(epoch)
             at_hand.done = True
             self._fetch()
 
