@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/linear_road.py operators            # half a minute
     .venv/bin/python benchmarks/linear_road.py spark --expressways 100 200
-    .venv/bin/holdfast bench linear-road                            # the rating itself
+    .venv/bin/holdfast bench linear-road                            # the most expressways
 
 CPU seconds for a million tuples. ``operators`` runs the runtime's own functions for a task's epoch in one process:
 what the operator does, what it takes to route and encode its output, and to encode the changes of its state. ``spark``
-runs the peak in real time as the rating does and reads what each process took from /proc.
+runs the peak in real time as that does and reads what each process took from /proc.
 
 Learned from profiling: the toll assessment is more than half of it, and most of that is finding a tuple's car among
 millions and writing it back. So cars that report in the same seconds share a table (a third less), and are looked up in
@@ -39,7 +39,7 @@ from holdfast.runtime.worker.blocks import Block
 from holdfast.runtime.worker.processing import outgoing, process, process_source
 from holdfast.topology import Task
 from holdfast.workloads.linear_road import LINEAR_ROAD
-from holdfast.workloads.linear_road.rating import RATE, Load, began, run_peak
+from holdfast.workloads.linear_road.peak import RATE, Load, began, run_peak
 from holdfast.workloads.linear_road.traffic import peak_starts, tuples
 
 SOURCE = "forwarder"

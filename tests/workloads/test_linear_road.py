@@ -1,4 +1,4 @@
-"""Linear Road as a workload: its traffic, its files, the benchmark's own sample, and the search for a rating."""
+"""Linear Road as a workload: its traffic, its files, the benchmark's own sample, and the search for the peak."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from holdfast.workloads.linear_road.cars import FORGET_EVERY, GROUPS
 from holdfast.workloads.linear_road.history import DAYS, expenditure, history
 from holdfast.workloads.linear_road.input import FORM
 from holdfast.workloads.linear_road.packed import FIRST, Unpacking
+from holdfast.workloads.linear_road.peak import Load, Peak, measured, search
 from holdfast.workloads.linear_road.pipeline import Forwarder
-from holdfast.workloads.linear_road.rating import Load, Peak, measured, search
 from holdfast.workloads.linear_road.rules import ENTERS, FREE_SPEED, SHARES, STOPPED, is_free
 from holdfast.workloads.linear_road.traffic import CYCLE, RAMP, before, peak_starts, tuples
 

@@ -15,7 +15,7 @@ from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.workloads import Options, workload
 from holdfast.workloads.linear_road.history import expenditure
-from holdfast.workloads.linear_road.rating import Load, run_peak
+from holdfast.workloads.linear_road.peak import Load, run_peak
 from holdfast.workloads.linear_road.traffic import peak_starts, tuples
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ from holdfast.cli.output import Format, FormatOption, answer, completing, progre
 from holdfast.cli.starting import make_folder, spark_on
 from holdfast.errors import Invalid
 from holdfast.report.chart import Chart, Series, check_plot_path, write_charts
-from holdfast.workloads.linear_road.rating import LIMIT, Load, Peak, run_peak, search
+from holdfast.workloads.linear_road.peak import LIMIT, Load, Peak, run_peak, search
 from holdfast.workloads.workload import MOST_EXPRESSWAYS
 
 BENCHMARKS = ("linear-road",)
@@ -54,8 +54,8 @@ def bench(
     """How many expressways of Linear Road this machine sustains.
 
     Traffic at its peak, 1,700 tuples a second for each expressway, in real time: tuples are due by the clock, whether
-    the job keeps up or not. The answer is the largest number of expressways with every answer inside 5
-    seconds; it is not the rating of the Linear Road benchmark, which asks for more (docs/linear-road.md).
+    the job keeps up or not. The answer is the largest number of expressways that was sustained: every answer in the
+    measured minutes inside 5 seconds. This is not the L-rating of the benchmark (docs/linear-road.md says what lacks).
 
     Examples:
     holdfast bench linear-road;
@@ -83,22 +83,22 @@ def bench(
                 progress.print(_line(runs[number]), highlight=False)
                 return runs[number].sustained
 
-            rating = search(sustained, first) if expressways is None else expressways * sustained(expressways)
+            most = search(sustained, first) if expressways is None else expressways * sustained(expressways)
     finally:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
-    best = runs.get(rating) or runs[min(runs)]
+    best = runs.get(most) or runs[min(runs)]
     if plot is not None:
         write_charts([chart(best)], plot)
-    content = report(rating, best, list(runs.values()), load, master, searched=expressways is None)
+    content = report(most, best, list(runs.values()), load, master, searched=expressways is None)
     answer(content, form, lambda console: _read(console, content))
 
 
-def report(rating: int, best: Peak, runs: list[Peak], load: Load, master: str, *, searched: bool) -> dict[str, Any]:
-    """The answer as one object; ``rating`` is null when nothing was searched for."""
+def report(most: int, best: Peak, runs: list[Peak], load: Load, master: str, *, searched: bool) -> dict[str, Any]:
+    """The answer as one object; ``most_sustained`` is null when nothing was searched for."""
     return {
         "benchmark": "linear-road",
-        "rating": rating if searched else None,
+        "most_sustained": most if searched else None,
         **_told(best),
         "limit_s": LIMIT,
         "minutes": load.seconds / 60,
@@ -192,6 +192,6 @@ def _read(console: Console, content: Mapping[str, Any]) -> None:
     console.print(table)
     made = content["machine"]
     where = f"{made['cores']} cores ({made['processor']}), {made['memory_gib']} GiB, {content['master']}"
-    told = f"{content['expressways' if content['rating'] is None else 'rating']} expressways"
+    told = f"{content['expressways' if content['most_sustained'] is None else 'most_sustained']} expressways"
     how = f"{content['minutes']:g} min at the peak after {content['warm_up_minutes']:g} min of warm-up"
     console.print(f"{told} on {where}; {how}", highlight=False, soft_wrap=True)
