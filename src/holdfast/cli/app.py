@@ -29,7 +29,7 @@ COMMANDS = {
     "plan": "Which tasks to replicate within a budget.",
     "schedule": "What to recover first while capacity comes back after a failure.",
     "advise": "Which resiliency strategy an uptime SLA calls for, and what it costs.",
-    "emulate": "Does each strategy, run as the advisor says, keep the uptime that it was sized for?",
+    "emulate": "Plays each strategy's model against random failures, and measures its uptime.",
     "assess": "Which operators the answer depends on, measured by losing their data on purpose.",
     "bench": "How many expressways of Linear Road this machine sustains.",
     "generate": "A random topology, with the knobs of the paper's evaluation.",

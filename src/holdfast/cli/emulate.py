@@ -1,4 +1,4 @@
-"""``holdfast emulate``: does each strategy, run as the advisor says, keep the uptime that it was sized for?"""
+"""``holdfast emulate``: the uptime of each strategy of the advisor when its model is played against random failures."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def emulate(
     seed: Annotated[int, typer.Option(help="the same seed gives the same answer")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """Does each strategy, run as the advisor says, keep the uptime that it was sized for?
+    """Plays each strategy's model against random failures, and measures its uptime.
 
-    Virtual time, failures at random, also during recovery, and real checkpoints of a grouped count.
+    Virtual time, failures at random, also during recovery. No process dies and nothing is moved; the spread of
+    checkpoint sizes is measured on a grouped count (docs/advisor.md).
 
     Example: holdfast emulate --window 1h --checkpoint 10m --sla 0.9999 --mtbf 30d
     """

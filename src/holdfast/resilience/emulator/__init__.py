@@ -1,4 +1,4 @@
-"""The emulator: does a strategy, run as its model says, keep the uptime it was sized for? Virtual time, real state."""
+"""The emulator: the model of a strategy in virtual time under random failures, with measured spreads of checkpoints."""
 
 from holdfast.resilience.emulator.emulate import Effort, Emulation, emulate, emulate_option
 

@@ -1,7 +1,7 @@
 """A simulated job: the real driver, coordinator, worker and store upon drawn edges, killed and launched again.
 
-What is drawn is the clock, who is there, the order in which things are done, and the disk. There is no second
-implementation of anything that could be right where the product is wrong.
+What is drawn is the clock, who is there, the order in which things are done, and the disk. Everything behind the
+driver's ports is a second implementation; docs/simulation.md lists what is therefore not simulated.
 """
 
 from __future__ import annotations
