@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--topologies", type=int, default=100)
     parser.add_argument("--time-limit", type=float, default=3.0, help="seconds that exact may take for one topology")
     arguments = parser.parse_args()
-    console = Console(width=120)
+    console = Console(width=150)
     if arguments.which != "time":
         quality(console, arguments.topologies, arguments.time_limit)
     if arguments.which != "quality":
