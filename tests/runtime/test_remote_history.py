@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.runtime.history import remote
 from holdfast.runtime.history.history import remote_history
 from holdfast.state import Unusable
 from holdfast.state.files import open_files
+
+
+@pytest.fixture(autouse=True)
+def put_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put before the end because some seconds have passed."""
+    monkeypatch.setattr(remote, "EVERY", 3600.0)
 
 
 def test_the_last_events_are_put_once_more_when_the_store_refuses_them(

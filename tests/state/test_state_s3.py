@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +16,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.runtime.history import remote
 from holdfast.runtime.history.history import read_history, remote_history
 from holdfast.state import Cursor, Journal, JournalEpoch, Store, TaskState, Unusable, cursor, output
 from holdfast.state import s3 as s3_module
 from holdfast.state.files import Files, open_files
 from holdfast.state.journal import piece_name
 from object_store import BUCKET, KEY, SECRET, Proxy, Server, proxied
+from waiting import DEADLINE, until
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def proxy(one_proxy: Proxy) -> Proxy:
 @pytest.fixture
 def files(proxy: Proxy) -> Iterator[Files]:
     with mock.patch.object(s3_module, "FIRST_PAUSE", 0.001):
-        yield open_files(f"s3://{BUCKET}/{uuid.uuid4().hex}", {**proxy.options, "attempts": 4, "timeout": 0.5})
+        yield open_files(f"s3://{BUCKET}/{uuid.uuid4().hex}", {**proxy.options, "attempts": 4, "timeout": DEADLINE})
 
 
 WRITES = {
@@ -68,6 +69,8 @@ def test_what_is_refused_or_not_answered_is_asked_again_up_to_a_limit(
 ) -> None:
     """Refused before it took effect, and after: a second answer that says "taken" or "gone" is our own doing then."""
     act, costs = WRITES[write]
+    # Silence ends after half a second, and so does a request for which this machine is too busy: more may be needed.
+    hasty = open_files(files.url, {**proxy.options, "attempts": 40, "timeout": 0.5})
     files.put("a/old", b"old", True)
     proxy.seen.clear()
     act(files)
@@ -77,12 +80,12 @@ def test_what_is_refused_or_not_answered_is_asked_again_up_to_a_limit(
             files.delete(name)
         files.put("a/old", b"old", True)
         proxy.after, proxy.refuse[:] = after, refused
-        act(files)
+        act(hasty if None in refused else files)
         assert not proxy.refuse
     proxy.after, proxy.refuse[:] = False, [503] * 4
     with pytest.raises(Unusable, match=r"503 .*\(4 times\)|503 .*SlowDown") as told:
         act(files)
-    proxy.refuse.clear()  # of four attempts one may have had no answer in time, on a busy machine
+    assert not proxy.refuse
     assert SECRET not in str(told.value) and KEY not in str(told.value)
     act(files) if write not in ("move",) else None
 
@@ -139,7 +142,7 @@ def test_a_client_is_not_used_after_a_fork(files: Files) -> None:
     for _ in range(10):
         assert files.read("parent").to_pybytes() == b"parent"
     for child in children:
-        child.join(30)
+        child.join(DEADLINE)
         assert child.exitcode == 0
     assert s3_module._clients.made == made
 
@@ -247,11 +250,14 @@ def test_an_epoch_lists_nothing_and_a_checkpoint_little(files: Files, proxy: Pro
     writer.close()
 
 
-def test_the_history_of_a_store_by_url_is_put_now_and_then(files: Files, proxy: Proxy) -> None:
+def test_the_history_of_a_store_by_url_is_put_now_and_then(
+    files: Files, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "EVERY", 3600.0)
+    monkeypatch.setattr(remote, "PART_BYTES", 2000)
     proxy.seen.clear()
     for sitting in range(2):
         history = remote_history(files)
-        history._part_bytes = 2000
         history.add({"time": 1.0 + sitting, "kind": "started", "job": str(sitting)})
         for number in range(100):
             history.add({"time": 2.0 + sitting, "kind": "epoch", "epoch": number, "sitting": sitting})
@@ -263,14 +269,14 @@ def test_the_history_of_a_store_by_url_is_put_now_and_then(files: Files, proxy: 
     assert told == [(sitting, number) for sitting in range(2) for number in range(100)]
 
 
-def test_a_history_that_the_store_refuses_is_put_later(files: Files, proxy: Proxy) -> None:
+def test_a_history_that_the_store_refuses_is_put_later(
+    files: Files, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "EVERY", 0.05)
     history = remote_history(files)
-    history._every = 0.05
     proxy.refuse[:] = [503] * 6
     history.add({"time": 1.0, "kind": "started"})
-    until = time.monotonic() + 30
-    while proxy.refuse or not files.list("history"):
-        assert time.monotonic() < until
+    until(lambda: not proxy.refuse and bool(files.list("history")))
     history.close()
     assert [event["kind"] for event in read_history(files.url, files)] == ["started"]
 
