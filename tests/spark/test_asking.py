@@ -17,6 +17,7 @@ from holdfast.runtime.driver.hearing import CONTROL
 from holdfast.runtime.driver.ports import Silence
 from holdfast.runtime.spark import asking
 from holdfast.runtime.spark.asking import Asking
+from waiting import DEADLINE, until
 
 PLACES = [f"executor_h{number}_{number}" for number in range(4)]
 
@@ -99,14 +100,39 @@ def test_who_was_given_up_is_not_blamed_in_the_stead_of_another(monkeypatch: pyt
 # Who answers. Every executor has a gate: while it is shut, it does not answer what it is asked.
 
 
+class Clock(threading.Condition):
+    """Time that goes on when it is waited for, and not before all that can be heard was heard: how fast this machine is
+    does not matter.
+    """
+
+    def __init__(self, heard: Callable[[], bool]) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.then: dict[float, Callable[[], None]] = {}
+        """What happens when."""
+        self._heard = heard
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        end = time.monotonic() + DEADLINE
+        while not self._heard():
+            super().wait(0.01)
+            assert time.monotonic() < end
+        self.now += timeout
+        for when in [when for when in self.then if when <= self.now]:
+            self.then.pop(when)()
+        return False
+
+
 class Executors:
-    """``asked``: how often each was, in vain or not; ``answered``: how often it answered."""
+    """``answered``: how often each answered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hearing, "ANSWER", 0.05)
         self.gates: dict[str, threading.Event] = defaultdict(self._open)
         self.answered: defaultdict[str, int] = defaultdict(int)
         self.asking, _ = asked()
+        self.clock = self.asking._heard = Clock(self._all_heard)
+        monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
         scala = self.asking._context._jsc.sc()
         scala.getExecutorThreadDump = self._dump
         scala.startTime = lambda: self._dump(CONTROL).isDefined()
@@ -116,8 +142,13 @@ class Executors:
         gate.set()
         return gate
 
+    def _all_heard(self) -> bool:
+        """Whether nobody owes an answer who could give one."""
+        free = self.asking._hearing.free
+        return all(free(each) for each in list(self.asking._hearing._under_way) if self.gates[each].is_set())
+
     def _dump(self, executor: str) -> Any:
-        assert self.gates[executor].wait(60)
+        assert self.gates[executor].wait(DEADLINE)
         self.answered[executor] += 1
         return SimpleNamespace(isDefined=lambda: executor != "gone")
 
@@ -131,13 +162,6 @@ class Executors:
         """Let it answer what it was asked, too late."""
         self.gates[executor].set()
         until(lambda: self.asking._hearing.free(executor))
-
-
-def until(there: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_an_executor_that_answers_every_question_too_late_is_mute_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,16 +210,16 @@ def test_while_the_driver_does_not_answer_itself_nobody_is_silent_before_the_mos
     executors = Executors(monkeypatch)
     for each in (CONTROL, "1", "2"):
         executors.shut(each)
-    found = list[Any]()
-    thread = threading.Thread(target=lambda: found.append(executors.asking.silent("group", PLACES)), daemon=True)
-    began = time.monotonic()
-    thread.start()
-    until(lambda: time.monotonic() - began > 8 * hearing.ANSWER)
-    assert thread.is_alive()
-    for each in ("1", "2", CONTROL):
-        executors.gates[each].set()
-    thread.join(30)
-    assert found[0].silent == {} and found[0].pace >= 4 * hearing.ANSWER
+    began = executors.clock.now
+
+    def answer() -> None:
+        for each in ("1", "2", CONTROL):
+            executors.gates[each].set()
+
+    executors.clock.then[began + 4 * hearing.ANSWER] = answer
+    found = executors.asking.silent("group", PLACES)
+    assert found.silent == {} and found.pace >= 4 * hearing.ANSWER
+    assert executors.clock.now >= began + 4 * hearing.ANSWER
 
 
 def test_who_could_not_be_asked_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

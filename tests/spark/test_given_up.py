@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from holdfast.runtime.spark import nodes
 from holdfast.runtime.spark.nodes import Executors
+from waiting import DEADLINE, until
 
 
 class Listed(list[Any]):
@@ -36,13 +36,6 @@ def executors(*ids: str) -> Executors:
     )
     context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: scala))
     return Executors(context, Path("folder"))
-
-
-def until(there: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_something(
@@ -101,18 +94,19 @@ def test_who_was_given_up_clears_up_too_and_who_says_nothing_does_not_hold_up_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(nodes, "CLEARED_WITHIN", 0.05)
-    asked, never = list[str](), threading.Event()
+    asked, never, cleared = list[str](), threading.Event(), threading.Event()
 
     def clean(places: Sequence[str]) -> None:
         asked.extend(places)
-        never.wait(10)
+        never.wait(DEADLINE)
+        cleared.set()
 
     made = executors("0", "1", "2")
     made.warm, made.clean = (lambda at, _: ""), clean
     until(lambda: len(made.look()) == 3)
     made.give_up([("node-1", made.look()["node-1"].incarnation)])
-    begun = time.monotonic()
     made.close()
-    assert time.monotonic() - begun < 5
+    assert not cleared.is_set(), "it returns while they still say nothing"
+    until(lambda: bool(asked))
     never.set()
     assert asked == ["executor_h0_0", "executor_h1_1", "executor_h2_2"]
