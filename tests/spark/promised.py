@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,22 @@ def breaking(marker: Path, epoch: int) -> Callable[[pa.Table], pa.Table]:
         return keyed(batch)
 
     return function
+
+
+def waiting_for(gate: Path, epoch: int, function: Callable[[pa.Table], pa.Table] = keyed) -> Any:
+    """``function``, but rows of this epoch and of later ones wait until the file is there: a test that has something to
+    do in between has the time for it, and no epoch passes meanwhile.
+    """
+
+    def held(batch: pa.Table) -> pa.Table:
+        if batch.num_rows and pc.max(batch["value"]).as_py() >= epoch * ROWS:
+            end = time.monotonic() + DEADLINE
+            while not gate.exists():
+                assert time.monotonic() < end, f"{gate.name} never came"
+                time.sleep(0.005)
+        return function(batch)
+
+    return held
 
 
 def expected(epochs: int) -> list[tuple[int, int, int]]:

@@ -6,48 +6,56 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.runtime.spark.pools import PROPERTY, join_pool
+from waiting import DEADLINE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-TASKS = 40
+TASKS, EPOCH, CORES = 400, 8, 2
 
 
 def test_an_epoch_overtakes_a_replay(spark: SparkSession) -> None:
-    context = spark.sparkContext
+    """As long as a task of the epoch waits, no task of the replay is launched: by when Spark launched each of them."""
+    context: Any = spark.sparkContext
     counted: list[int] = []
 
     def slow(_: Iterable[int]) -> Iterator[int]:
-        time.sleep(0.05)  # what is shown is who goes first; a task must last longer than it takes to ask
+        time.sleep(0.05)  # as tasks that have something to do: the replay must last until the epoch comes
         yield 1
 
-    def run(kind: str, group: str, tasks: int) -> None:
+    def run(kind: str, tasks: int) -> None:
         join_pool(context, kind)
         assert context.getLocalProperty(PROPERTY) == f"holdfast-{kind}"
-        context.setJobGroup(group, group)
+        context.setJobGroup(f"pools-{kind}", kind)
         with contextlib.suppress(Exception):  # the replay is called off in the end
             counted.append(context.parallelize(range(tasks), tasks).mapPartitions(slow).sum())
 
-    def left() -> int:
-        tracker = context.statusTracker()
-        stages = [tracker.getStageInfo(stage) for job in tracker.getJobIdsForGroup("pools-replay")
-                  for stage in tracker.getJobInfo(job).stageIds]  # type: ignore[union-attr]  # fmt: skip
-        return sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
+    def launched(kind: str) -> list[int]:
+        """When each task was that has begun, in milliseconds, in order."""
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+        (job,) = tracker.getJobIdsForGroup(f"pools-{kind}")
+        (stage,) = tracker.getJobInfo(job).stageIds
+        tasks = store.taskList(stage, 0, TASKS)
+        return sorted(int(tasks.apply(number).launchTime().getTime()) for number in range(tasks.size()))
 
-    replay = threading.Thread(target=run, args=("replay", "pools-replay", TASKS))
+    def under_way() -> bool:
+        return bool(context.statusTracker().getJobIdsForGroup("pools-replay")) and len(launched("replay")) > CORES
+
+    replay = threading.Thread(target=run, args=("replay", TASKS))
     replay.start()
-    until = time.monotonic() + 60
-    while not 0 < left() < TASKS and time.monotonic() < until:
-        time.sleep(0.005)
-    before = left()
-    epoch = threading.Thread(target=run, args=("epoch", "pools-epoch", 8))
+    until(under_way)
+    epoch = threading.Thread(target=run, args=("epoch", EPOCH))
     epoch.start()
-    epoch.join(60)
-    after = left()
+    epoch.join(DEADLINE)
     context.cancelJobGroup("pools-replay")
-    replay.join(60)
-    assert counted == [8] and before > 8
-    assert before - after <= 6, "those that had begun, one each while a core was being handed over"
+    replay.join(DEADLINE)
+    assert counted == [EPOCH]
+    of_epoch, of_replay = launched("epoch"), launched("replay")
+    assert len(of_epoch) == EPOCH and len(of_replay) < TASKS, "the replay was to be under way all the time"
+    between = [at for at in of_replay if of_epoch[0] < at < of_epoch[-1]]
+    assert len(between) <= CORES, "but for those that were chosen when the epoch came"

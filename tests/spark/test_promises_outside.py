@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from promised import (
-    DEADLINE,
     KILLED_AT,
     ROWS,
     counting,
@@ -36,7 +34,7 @@ from refusing_files import HOST, MARKER, RefusingFiles
 import holdfast
 from holdfast import operators as op
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.runtime.faults import parse_faults
+from waiting import DEADLINE, until
 
 pytestmark = pytest.mark.spark
 
@@ -79,7 +77,7 @@ def test_a_sink_goes_on_where_a_killed_driver_left_it(spark: Any, tmp_path: Path
     program = [sys.executable, str(Path(__file__).with_name("promised.py")), str(store), str(delivered)]
     with subprocess.Popen(program, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
         try:
-            _, said = process.communicate(timeout=4 * DEADLINE)
+            _, said = process.communicate(timeout=DEADLINE)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -92,36 +90,27 @@ def test_a_sink_goes_on_where_a_killed_driver_left_it(spark: Any, tmp_path: Path
 
 
 def test_a_sink_that_blocks_does_not_hide_a_lost_node(spark: Any, tmp_path: Path, begin: Begin) -> None:
-    blocked, release = threading.Event(), threading.Event()
+    blocked, release, left = threading.Event(), threading.Event(), threading.Event()
 
     def sink(output: Any) -> None:
         blocked.set()
-        release.wait(30)
+        assert release.wait(DEADLINE)
+        left.set()
 
-    def told(kind: str, since: float, seconds: float) -> dict[str, Any] | None:
-        """The first event of a kind since then, waited for."""
-        until = time.monotonic() + seconds
-        while not (found := [event for event in events(tmp_path, kind) if event["time"] >= since]):
-            if time.monotonic() > until:
-                return None
-            job.awaitTermination(0.02)
-        return found[0]
+    def told(kind: str) -> bool:
+        assert not job.awaitTermination(0)  # raises what ended it
+        return bool(events(tmp_path, kind))
 
-    faults = parse_faults("; ".join(f"kill node-1 at {seconds}s" for seconds in (3, 6, 12, 24)))
-    job = begin(
-        numbers(spark), counting(), store=tmp_path, nodes=2, epochs=4, sink=sink, rejoin_after=0.3, faults=faults
-    )
+    job = begin(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=4, sink=sink, rejoin_after=0.3)
     try:
-        while not blocked.wait(0.05):
-            assert not job.awaitTermination(0)  # raises what ended it
-        fault = told("fault", time.time(), 15)
-        assert fault is not None, "nobody looks after the nodes while the sink blocks"
-        lost = told("nodes lost", fault["time"], 2)
+        until(lambda: blocked.is_set() or not job.isActive, lambda: job.status)
+        job.driver.ports.nodes.kill(["node-1"])
+        until(lambda: told("nodes lost"), "a loss is not seen while the sink blocks")
+        assert not left.is_set()
     finally:
         release.set()
     finished(job)
     assert totals(tmp_path) == expected(4)
-    assert lost is not None and lost["time"] - fault["time"] < 1.0
 
 
 def doubled(batch: pa.Table) -> pa.Table:
