@@ -18,6 +18,7 @@ import holdfast
 from holdfast.cli.app import COMMANDS, loaded
 from holdfast.loading import loaded as from_file
 from holdfast.runtime.environment import LEASE, STANDBY
+from waiting import DEADLINE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = list(yaml.safe_load_all((DEPLOY / "k8s/holdfast.yaml").read_text(encoding="utf-8")))
@@ -91,7 +92,9 @@ def test_yarn_is_given_a_store_that_one_driver_alone_can_claim(tmp_path: Path) -
     packed.touch()  # so that nothing is made or fetched
     words = ["sh", submit, "job.py", "hdfs:///counts"]
     environment = {"PATH": os.environ["PATH"], "ENVIRONMENT": str(packed)}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
     assert done.returncode == 2 and "give a folder that every machine mounts" in done.stderr
 
 

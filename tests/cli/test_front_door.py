@@ -17,6 +17,7 @@ from holdfast.cli import doctor
 from holdfast.cli.app import COMMANDS, app, loaded, main
 from holdfast.cli.demo import same_rows
 from holdfast.cli.starting import spark_interval
+from waiting import DEADLINE
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = str(ROOT / "examples" / "topologies" / "incidents.json")
@@ -56,7 +57,7 @@ def test_a_small_command_leaves_large_packages_alone(words: list[str], strangers
         f"finally:\n    print(sorted({strangers!r} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"
@@ -167,7 +168,7 @@ def test_completion_knows_commands_and_their_options() -> None:
         code = "from holdfast.cli import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", f"import sys; sys.argv[0] = 'holdfast'; {code}"],
-            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **setting},
+            capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, **setting},
         )  # fmt: skip
         return (done.stdout + done.stderr).split()
 
@@ -242,7 +243,7 @@ def test_the_app_has_every_command_file() -> None:
 
 def test_the_package_is_a_command_too() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, timeout=DEADLINE, check=True
     )
     assert done.stdout.startswith("holdfast ")
 
@@ -261,7 +262,7 @@ def test_a_shell_completes_commands_options_and_names(typed: str, offered: set[s
         "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast"], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-m", "holdfast"], capture_output=True, text=True, timeout=DEADLINE, check=False,
         env={**os.environ, **told},
     )  # fmt: skip
     assert set(done.stdout.split()) == offered, done.stderr

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 from blocks import PAGES, ROOT, Block, blocks, runs
 from given import FILES, NAMES
+
+from waiting import DEADLINE, until
 
 LONG = 1800
 """Seconds that a long block may take."""
@@ -76,9 +77,7 @@ def test_python(
 
 def stop(query: Any) -> None:
     """Not before its first epoch is answered: one that is stopped while that is on its way waits long for it."""
-    until = time.monotonic() + 60
-    while query.isActive and query.lastProgress is None and time.monotonic() < until:
-        query.awaitTermination(0.05)
+    until(lambda: not query.isActive or query.lastProgress is not None)
     query.stop()
 
 
@@ -94,7 +93,7 @@ def stoppable() -> tuple[type, ...]:
 
 @pytest.mark.parametrize("together", cases("shell"))
 def test_shell(together: list[Block], tmp_path: Path) -> None:
-    typed(together, tmp_path, 120)
+    typed(together, tmp_path, DEADLINE)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from histories import half_lost, written
 
 from holdfast.errors import Invalid
 from holdfast.report.live import LivePage, LiveServer, made_token
+from waiting import DEADLINE
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def live(tmp_path: Path) -> Iterator[tuple[LivePage, LiveServer]]:
 
 
 def asked(server: LiveServer, path: str, **headers: str) -> HTTPResponse:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     answer.text = answer.read().decode()  # type: ignore[attr-defined]

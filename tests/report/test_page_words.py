@@ -13,6 +13,7 @@ from histories import half_lost, silent
 from test_history_command import ended_silent
 
 from holdfast.report.digest import digest_events
+from waiting import DEADLINE
 
 NODE = shutil.which("node")
 STAGE = """
@@ -39,8 +40,8 @@ def words(events: list[dict[str, Any]]) -> tuple[str, str, list[dict[str, Any]]]
     ask += "const told = String(drawRecovery(data.recoveries[0], 1, data));\n"
     ask += "console.log(JSON.stringify([said.facts.join(' | '), told, lines]));"
     done = subprocess.run(
-        [str(NODE), "--input-type=commonjs"], input=f"{STAGE}{page}\n{ask}", capture_output=True, text=True, timeout=60,
-        check=False,
+        [str(NODE), "--input-type=commonjs"], input=f"{STAGE}{page}\n{ask}", capture_output=True, text=True,
+        timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     top, told, lines = json.loads(done.stdout)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from waiting import DEADLINE
 
 
 @pytest.mark.spark
@@ -23,7 +24,7 @@ def test_a_live_query_gets_advice(spark: Any, tmp_path: Path) -> None:
         counts.writeStream.outputMode("update").format("memory").queryName("advised_counts")
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     )  # fmt: skip
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(DEADLINE)
     advice = holdfast.advise(query, sla=0.999, mtbf="30d", row_bytes="100B")
     assert len(query.recentProgress) >= 3
     assert {"rate", "state", "checkpoint"} <= set(advice.derived) and advice.assumed == {}

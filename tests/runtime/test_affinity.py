@@ -8,6 +8,7 @@ from unittest import mock
 
 from holdfast.runtime.spark import affinity
 from holdfast.runtime.spark.affinity import SlotAffinity
+from waiting import DEADLINE
 
 
 def bundles(index: int, _: object) -> list[bytes]:
@@ -19,14 +20,14 @@ def test_the_first_slot_ends_before_the_second_that_was_done_earlier(tmp_path: P
     began = threading.Event()
 
     def slow(index: int, _: object) -> list[bytes]:
-        began.wait(10)
+        began.wait(DEADLINE)
         return bundles(index, _)
 
     def take(stage: SlotAffinity, index: int) -> None:
         assert list(stage(index, ())) == bundles(index, ())
         ended.append(index)
 
-    with mock.patch.object(affinity, "PATIENCE", 10.0):
+    with mock.patch.object(affinity, "PATIENCE", DEADLINE):
         second = threading.Thread(target=take, args=(SlotAffinity(bundles, str(tmp_path), 7, 2, 2), 1))
         second.start()
         first = threading.Thread(target=take, args=(SlotAffinity(slow, str(tmp_path), 7, 2, 2), 0))

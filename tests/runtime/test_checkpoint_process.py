@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -18,6 +17,7 @@ from holdfast.runtime.spark.checkpoint_process import SHARED, CheckpointProcess,
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.worker.versions import Saved, Upload, main_branch
 from holdfast.state import Change, LocalState, StateSchema, Store, Sync, TaskState, Unusable, Writer
+from waiting import DEADLINE, until
 
 SCHEMA = StateSchema(pa.schema({"k": pa.int64()}), pa.schema({"v": pa.int64()}))
 NOTHING = SCHEMA.key.empty_table()
@@ -54,13 +54,6 @@ def process(store: Store, writer: Writer) -> Iterator[CheckpointProcess]:
     process = CheckpointProcess(store.url, writer.token, store.sync)
     yield process
     process.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.001)
-    assert condition()
 
 
 def wanted(tmp_path: Path, since: int, epoch: int, retain: int = -1) -> Upload:
@@ -130,9 +123,9 @@ def test_no_more_processes_than_that_and_who_waits_for_one_can_be_closed(store: 
         over.set()
 
     threading.Thread(target=ask, daemon=True).start()
-    assert asks.wait(10) and not over.is_set()
+    assert asks.wait(DEADLINE) and not over.is_set()
     waiting.close()
-    assert over.wait(10)
+    assert over.wait(DEADLINE)
     pool.give_back(taken)
     assert pool._waiting == [taken]
     pool.end()
@@ -153,9 +146,9 @@ def test_a_job_that_ends_kills_what_it_has_asked_for(store: Store, writer: Write
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    wait_for(lambda: process._busy is silent)
+    until(lambda: process._busy is silent)
     process.close()
-    asking.join(10)
+    asking.join(DEADLINE)
     assert said == ["over"] and silent.poll() is not None
 
 
@@ -248,11 +241,11 @@ def test_a_checkpoint_that_is_called_off_ends_the_process_that_has_it(store: Sto
     runner = SparkRunner.__new__(SparkRunner)
     runner._process, runner._context, runner._spark = job, Mock(), Mock()
     asking, said = ask(job)
-    wait_for(lambda: job._busy is silent)
+    until(lambda: job._busy is silent)
     runner.cancel_save(7)
-    asking.join(10)
+    asking.join(DEADLINE)
     assert said == ["the process that brings states to the store has ended"]
-    wait_for(lambda: silent.poll() is not None)
+    until(lambda: silent.poll() is not None)
     job.save([])
     assert pool._taken == 0 and len(pool._waiting) == 1, "tried again, it is another's"
 
@@ -262,9 +255,9 @@ def test_a_checkpoint_that_is_called_off_waits_no_more_for_a_process(store: Stor
     pool._taken = 1
     job = job_of(store, pool)
     asking, said = ask(job)
-    wait_for(lambda: bool(pool._changed._waiters))  # type: ignore[attr-defined]
+    until(lambda: bool(pool._changed._waiters))  # type: ignore[attr-defined]
     job.cancel()
-    asking.join(10)
+    asking.join(DEADLINE)
     assert said == ["it was called off"] and pool._taken == 1
 
 
@@ -278,13 +271,13 @@ def test_who_has_waited_long_gets_a_process_beyond_the_limit(
     (silent,) = stubs(pool, HANGS)
     hung = job_of(store, pool)
     asking, said = ask(hung)
-    wait_for(lambda: hung._busy is silent)
+    until(lambda: hung._busy is silent)
     (other,) = stubs(pool, ANSWERS)
     beside, answered = ask(job_of(store, pool))
-    beside.join(10)
+    beside.join(DEADLINE)
     assert answered == ["saved"] and said == [] and pool._waiting == [other] and pool._taken == 1
     hung.close()
-    asking.join(10)
+    asking.join(DEADLINE)
     assert pool._taken == 0 and silent.poll() is not None
     (more,) = stubs(pool, ANSWERS)
     taken = [pool.take(lambda: True), pool.take(lambda: True)]

@@ -12,6 +12,7 @@ from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.state import Damaged, Store
 from holdfast.state.entries import document
 from holdfast.state.fence import Fenced
+from waiting import DEADLINE
 
 
 @pytest.fixture
@@ -123,5 +124,5 @@ def test_they_are_read_when_the_fence_is_taken_and_not_before(store: Store) -> N
         tokens.append(writer.token)
         source.open(lambda *_: None, None)
         assert source.thread is not None
-        source.thread.join(20)  # there is no stream to attend to
+        source.thread.join(DEADLINE)  # there is no stream to attend to
     assert source._idle.epoch_of(2) == 3 and len(ends) == 1

@@ -19,8 +19,7 @@ from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.state import Store, Unusable
 from holdfast.state.entries import document, read_document
 from holdfast.state.origin import Origin
-
-SOON = 20.0
+from waiting import DEADLINE
 
 
 class Stream:
@@ -129,7 +128,7 @@ class Sourced:
     def through(self) -> None:
         """Until it has ended, Spark's query too."""
         assert self.source.thread is not None
-        self.source.thread.join(SOON)
+        self.source.thread.join(DEADLINE)
         assert not self.source.thread.is_alive(), "it waits for ever"
         assert self.stream.stopped
 
@@ -198,7 +197,7 @@ def test_a_job_that_ends_meanwhile_does_not_wait_for_the_store(store: Store, mon
     monkeypatch.setattr("holdfast.runtime.driver.durable.AGAIN", Retry(first=3600.0, most=3600.0))
     monkeypatch.setattr("holdfast.runtime.spark.idle.IdleEpochs.add", add)
     sourced.open()
-    assert asked.wait(SOON)
+    assert asked.wait(DEADLINE)
     sourced.source.close(None)
     sourced.through()
     assert sourced.ended == [] and sourced.epochs == [0]

@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.runtime.history.outputs import read_output
+from waiting import until
 
 HOLDFAST = [sys.executable, "-c", "from holdfast.cli import main; main()"]
-DEADLINE = 240.0
 
 
 def final_counts(folder: Path) -> list[tuple[int, str, int]]:
@@ -39,10 +38,7 @@ def running(*arguments: str, program: Sequence[str] = HOLDFAST) -> Iterator[subp
 def killed_when(condition: Callable[[], bool], *arguments: str) -> bool:
     """Start the command and SIGKILL it as soon as the condition holds; False if it had ended by then."""
     with running(*arguments, "--quiet") as process:
-        until = time.monotonic() + DEADLINE
-        while process.poll() is None and not condition():
-            assert time.monotonic() < until, "the moment to kill never came"
-            time.sleep(0.002)
+        until(lambda: process.poll() is not None or condition(), "the moment to kill never came")
         if process.poll() is not None:
             assert process.returncode == 0, process.communicate()[1][-3000:]
             return False

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from spark_settings import RETAINED
+from waiting import DEADLINE
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def begin() -> Iterator[Callable[..., holdfast.Job]]:
         if job.isActive:
             stopping = threading.Thread(target=job.stop, daemon=True)
             stopping.start()
-            stopping.join(10)
+            stopping.join(DEADLINE)
 
 
 @pytest.fixture

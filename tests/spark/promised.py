@@ -21,9 +21,9 @@ import holdfast
 from holdfast import operators as op
 from holdfast.errors import HoldfastError
 from holdfast.runtime.history.history import read_history
+from waiting import DEADLINE
 
 ROWS = 400
-DEADLINE = 100.0
 KILLED_AT = 3
 """The epoch whose output the sink of the program is given when it is killed."""
 
@@ -63,13 +63,13 @@ def breaking(marker: Path, epoch: int) -> Callable[[pa.Table], pa.Table]:
     return function
 
 
-def waiting_for(gate: Path, epoch: int, function: Callable[[pa.Table], pa.Table] = keyed) -> Any:
-    """``function``, but rows of this epoch and of later ones wait until the file is there: a test that has something to
+def waiting_for(gate: Path, value: int, function: Callable[[pa.Table], pa.Table] = keyed) -> Any:
+    """``function``, but rows with this value and larger ones wait until the file is there: a test that has something to
     do in between has the time for it, and no epoch passes meanwhile.
     """
 
     def held(batch: pa.Table) -> pa.Table:
-        if batch.num_rows and pc.max(batch["value"]).as_py() >= epoch * ROWS:
+        if batch.num_rows and pc.max(batch["value"]).as_py() >= value:
             end = time.monotonic() + DEADLINE
             while not gate.exists():
                 assert time.monotonic() < end, f"{gate.name} never came"

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, running
+from commands import running
 from on_cores import EPOCHS, all_at_work
 from on_executors import counted
 
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
+from waiting import DEADLINE
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 

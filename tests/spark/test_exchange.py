@@ -15,6 +15,7 @@ from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.runtime.spark.exchange import REMEMBERED, Exchange
 from holdfast.runtime.spark.java import java
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -100,6 +101,6 @@ def test_a_session_that_writes_large_texts_to_arrow_is_understood(spark: Any, tm
     (tmp_path / "rows" / "rows.csv").write_text("abc\nde\nabc\n")
     words = session.readStream.schema("word string").csv(str(tmp_path / "rows"))
     counted = op.Pipeline(op.source("words"), op.step("n", op.aggregate("word", n=op.count()), "words"))
-    assert start(words, counted, store=tmp_path / "store", epochs=1).awaitTermination(60)
+    assert start(words, counted, store=tmp_path / "store", epochs=1).awaitTermination(DEADLINE)
     found = read_output(tmp_path / "store", "final").select(["word", "n"]).to_pylist()
     assert sorted(found, key=str) == [{"word": "abc", "n": 2}, {"word": "de", "n": 1}]

@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyspark
 import pytest
-from commands import DEADLINE, final_counts, running
+from commands import final_counts, running
 from misplacing import ENOUGH, EPOCHS
 from on_cores import all_at_work
 from on_executors import counted
@@ -25,10 +24,11 @@ from holdfast.cli import main
 from holdfast.cli.run import INTERRUPTED
 from holdfast.runtime.driver.requests import answers, ask
 from holdfast.runtime.history.history import read_history
-from holdfast.runtime.history.narrative import recoveries
+from holdfast.runtime.history.narrative import Recovery, recoveries
 from holdfast.runtime.history.outputs import read_output
 from holdfast.workloads import Options
 from plain_counts import expected_counts
+from waiting import DEADLINE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("programs")]
 
@@ -60,6 +60,12 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
     return folder, json.loads(out)
 
 
+def failed(folder: Path) -> Recovery:
+    """What came of the domain that was killed."""
+    (failure,) = (each for each in recoveries(read_history(folder)) if each.epoch == LOST)
+    return failure
+
+
 def test_every_core_of_an_executor_works(four: tuple[Path, dict[str, object]]) -> None:
     all_at_work(four[0], 4, CORES)
 
@@ -67,14 +73,15 @@ def test_every_core_of_an_executor_works(four: tuple[Path, dict[str, object]]) -
 def test_half_of_the_executors_die_and_the_answer_is_exact(four: tuple[Path, dict[str, object]]) -> None:
     folder, summary = four[0] / "halved", four[1]
     assert final_counts(folder) == expected_counts(OPTIONS)
-    assert sorted(summary["nodes_lost"]) == ["node-1", "node-2"]  # type: ignore[call-overload]
-    (failure,) = recoveries(read_history(folder))
-    assert failure.epoch == LOST and sorted(failure.nodes) == [node for node, rack in RACKS.items() if rack == "b"]
+    killed = {node for node, rack in RACKS.items() if rack == "b"}
+    # The one that is frozen may be given up, if this machine is so busy that it is silent for longer than it is frozen.
+    assert killed <= set(summary["nodes_lost"]) <= {*killed, "node-0"}  # type: ignore[call-overload]
+    assert set(failed(folder).nodes) == killed
 
 
 def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tuple[Path, dict[str, object]]) -> None:
     folder = four[0] / "halved"
-    (failure,) = recoveries(read_history(folder))
+    failure = failed(folder)
     assert failure.down and failure.silent is None
     rows = read_output(folder, "tentative").to_pylist()
     assert rows and all(0 < row["fidelity"] <= 1 and row["epoch"] >= LOST for row in rows)
@@ -86,8 +93,9 @@ def test_a_lost_domain_is_answered_for_at_once_as_well_as_was_promised(four: tup
 def test_an_executor_that_is_frozen_keeps_nobody_waiting(four: tuple[Path, dict[str, object]]) -> None:
     events = list(read_history(four[0] / "halved"))
     at_hand = [event for event in events if event.get("epoch") == FROZEN]
-    late = next(event for event in at_hand if event["kind"] == "answer late")
-    assert "node-0" in late["silent"] and late["seconds"] >= 1.5
+    lates = (event for event in at_hand if event["kind"] == "answer late")
+    late = next(event for event in lates if "node-0" in event["silent"])
+    assert late["seconds"] >= 1.5
     exact = next(event for event in at_hand if event["kind"] == "answered")
     for stood_in in (event for event in at_hand if event["kind"] == "stood in"):  # unless nobody else was quick enough
         assert "node-0" in stood_in["silent"] and 0 < stood_in["fidelity"] <= 1
@@ -148,10 +156,8 @@ def standalone(tmp_path: Path) -> Iterator[str]:
         folder = tmp_path / f"worker-{number}"
         size = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
         processes.append(launch("org.apache.spark.deploy.worker.Worker", *here, *size, url))
-    until = time.monotonic() + 60
-    while len(re.findall("Registering worker", (tmp_path / "cluster.log").read_text())) < 2:
-        assert time.monotonic() < until, (tmp_path / "cluster.log").read_text()[-2000:]
-        time.sleep(0.1)
+    log_of = (tmp_path / "cluster.log").read_text
+    until(lambda: len(re.findall("Registering worker", log_of())) >= 2, lambda: log_of()[-2000:])
     yield url
     for process in processes:
         process.kill()
@@ -185,11 +191,8 @@ def joined(folder: Path) -> list[list[str]]:
 
 
 def _until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not condition():
-        assert process.poll() is None, process.communicate()[1][-3000:]
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.1)
+    until(lambda: process.poll() is not None or condition())
+    assert process.poll() is None, process.communicate()[1][-3000:]
 
 
 def test_a_master_that_is_none_is_told_in_one_line(

@@ -26,6 +26,7 @@ from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
+from waiting import DEADLINE, until
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +77,7 @@ def totals(folder: Path) -> list[tuple[int, int, int]]:
     return list(zip(*(table[name].to_pylist() for name in ("epoch", "keys", "sum")), strict=True))
 
 
-def finished(job: Job, seconds: float = 120) -> Job:
+def finished(job: Job, seconds: float = DEADLINE) -> Job:
     assert job.awaitTermination(seconds), job.status
     return job
 
@@ -114,10 +115,7 @@ def test_a_stopped_job_goes_on_where_it_was(spark: Any, tmp_path: Path) -> None:
 def test_stop_ends_between_epochs_and_loses_nothing(spark: Any, tmp_path: Path, jobs: list[Job]) -> None:
     job = start(numbers(spark), counting(), store=tmp_path)
     jobs.append(job)
-    until = time.monotonic() + 60
-    while len(job.recentProgress) < 3:
-        assert time.monotonic() < until
-        job.awaitTermination(0.05)
+    until(lambda: len(job.recentProgress) >= 3 or not job.isActive, lambda: job.status)
     job.stop()
     done = totals(tmp_path)
     assert done == expected(len(done)) and len(done) >= 3
@@ -208,7 +206,7 @@ def test_a_function_that_raises_names_itself_and_can_be_mended(spark: Any, tmp_p
 
     job = start(numbers(spark), pipeline(Fragile()), store=tmp_path, epochs=5)
     with pytest.raises(RunFailed) as caught:
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
     message = str(caught.value)
     assert "operator check, task check/" in message
     assert "epoch 2" in message
@@ -232,7 +230,7 @@ def test_an_answer_that_differs_the_second_time_is_refused_on_request(spark: Any
     pipeline = Pipeline(op.source("rows"), op.step("dice", Dice(), "rows"))
     job = start(numbers(spark), pipeline, store=tmp_path, epochs=2, verify=True)
     with pytest.raises(RunFailed, match=r"operator dice.*epoch 0.*run twice gave different output"):
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
 
 
 def test_other_parallelism_is_migrated_and_other_keys_are_refused(spark: Any, tmp_path: Path) -> None:
@@ -291,7 +289,7 @@ def test_what_a_sink_raises_is_what_ends_the_job(spark: Any, tmp_path: Path) -> 
 
     job = start(numbers(spark), counting(), store=tmp_path, sink=sink)
     with pytest.raises(SinkFailed, match=r"final output of \S+ in epoch 0: ZeroDivisionError: no room for epoch 0"):
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
     assert job.status["message"].startswith("Failed: the sink was given the final output")
 
 
@@ -315,7 +313,7 @@ def test_what_a_stream_itself_fails_with_is_told_in_one_line(spark: Any, tmp_pat
     pipeline = Pipeline(op.source("rows"), op.step("once", op.deduplicate("value"), "rows"))
     job = start(spark.readStream.format("Gone").load(), pipeline, store=tmp_path)
     with pytest.raises(StreamEnded, match=r"^the stream ended: [^\n^]*ValueError: the queue is gone[^\n^]*$"):
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
 
 
 def test_what_is_typed_wrong_is_told_in_one_line(spark: Any, tmp_path: Path) -> None:

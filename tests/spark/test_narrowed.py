@@ -16,6 +16,7 @@ from holdfast.runtime.driver.running import RunFailed
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
 from holdfast.runtime.spark.narrowing import narrowed
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -34,7 +35,7 @@ def counted(by: str = "page") -> op.Pipeline:
 
 def test_a_job_reads_the_columns_that_it_looks_at(spark: Any, tmp_path: Path) -> None:
     job = start(clicks(spark, tmp_path / "clicks"), counted(), store=tmp_path / "store", epochs=1)
-    assert job.awaitTermination(60)
+    assert job.awaitTermination(DEADLINE)
     found = read_output(tmp_path / "store", "final").sort_by("page").select(["page", "n", "most"]).to_pylist()
     assert found == [{"page": "/", "n": 2, "most": 2}, {"page": "/a", "n": 1, "most": 1}]
     source: Any = job._source
@@ -46,7 +47,7 @@ def test_a_job_reads_the_columns_that_it_looks_at(spark: Any, tmp_path: Path) ->
 def test_whoever_misses_a_column_is_told_all_that_are_there(spark: Any, tmp_path: Path) -> None:
     job = start(clicks(spark, tmp_path / "clicks"), counted("site"), store=tmp_path / "store", epochs=1)
     with pytest.raises(RunFailed, match="agent, page, amount, referrer"):
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
 
 
 def test_names_of_every_kind_stay_as_they_are(spark: Any) -> None:
@@ -78,16 +79,16 @@ def test_what_is_journalled_of_few_columns_is_not_replayed_for_more(spark: Any, 
     stream = one_by_one.json(str(tmp_path / "clicks"))
     job = start(stream, pipeline(pl.Int8), store=tmp_path / "store")
     with pytest.raises(RunFailed, match="operator small"):
-        job.awaitTermination(60)
+        job.awaitTermination(DEADLINE)
     everything = op.step("everything", lambda rows: rows, "good")
     with pytest.raises(Invalid, match=r"what is read of source clicks \(all columns, not amount and page alone\)"):
         start(stream, pipeline(pl.Int64, everything), store=tmp_path / "store")
     mended = start(stream, pipeline(pl.Int64), store=tmp_path / "store", epochs=2)
-    assert mended.awaitTermination(60)
+    assert mended.awaitTermination(DEADLINE)
     found = read_output(tmp_path / "store", "final").sort_by("amount").select(["amount"]).to_pylist()
     assert [row["amount"] for row in found] == [0, 1, 2, 1000]
     whole = start(stream, pipeline(pl.Int64, everything), store=tmp_path / "store", epochs=2)
-    assert whole.awaitTermination(60)
+    assert whole.awaitTermination(DEADLINE)
 
 
 MARKED = "page string, amount bigint, other string, _corrupt_record string"
@@ -111,7 +112,7 @@ def test_malformed_rows_do_not_come_back_since_nobody_looks_at_what_is_wrong_wit
     stream = spark.readStream.options(**options).schema(schema).json(str(tmp_path / "rows")).filter(condition)
     pages = op.Pipeline(op.source("rows"), op.step("n", op.aggregate({"page": "string"}, n=op.count()), "rows"))
     assert pages.columns_of("rows") == {"page"}
-    assert start(stream, pages, store=tmp_path / "store", epochs=1).awaitTermination(60)
+    assert start(stream, pages, store=tmp_path / "store", epochs=1).awaitTermination(DEADLINE)
     assert read_output(tmp_path / "store", "final").select(["page", "n"]).to_pylist() == [{"page": "/", "n": 2}]
 
 
@@ -143,7 +144,7 @@ def test_each_stream_of_a_job_is_read_by_its_own_columns(spark: Any, tmp_path: P
     )
     streams = {name: clicks(spark, tmp_path / name) for name in ("left", "right")}
     job = start(streams, both, store=tmp_path / "store", epochs=1)
-    assert job.awaitTermination(60)
+    assert job.awaitTermination(DEADLINE)
     rows = read_output(tmp_path / "store", "final").select(["page", "n", "most"]).to_pylist()
     assert {tuple(row.values()) for row in rows} == {("/", 2, None), ("/a", 1, None), ("/", None, 2), ("/a", None, 1)}
     source: Any = job._source

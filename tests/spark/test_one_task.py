@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from test_scaling_job import lost
 from total import Total
 
 from holdfast import Drill, Replication
@@ -24,6 +25,7 @@ from holdfast.runtime.spark.affinity import SlotAffinity
 from holdfast.runtime.spark.exchange import Exchange, Stage
 from holdfast.state import Store
 from holdfast.state.journal import Journal
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -87,7 +89,7 @@ def totals(folder: Path) -> list[tuple[int, int, int]]:
 
 
 def finished(job: Job) -> Job:
-    assert job.awaitTermination(120), job.status
+    assert job.awaitTermination(DEADLINE), job.status
     return job
 
 
@@ -115,8 +117,8 @@ def test_what_one_task_journalled_is_replayed(spark: Any, tmp_path: Path, ways: 
     )  # fmt: skip
     finished(job)
     assert totals(tmp_path) == expected(14)
-    kinds = [event["kind"] for event in read_history(tmp_path)]
-    assert kinds.count("nodes lost") == 2 and "recovery plan" in kinds
+    events = list(read_history(tmp_path))
+    assert lost(events) == {"node-0", "node-1", "node-2"} and "recovery plan" in {event["kind"] for event in events}
     assert ways.count("alone") > 3, "before a node died, and when all was well again"
 
 

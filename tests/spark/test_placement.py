@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.runtime.spark import placement, stages
 from holdfast.runtime.worker.versions import Saved
+from waiting import DEADLINE
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_an_executor_is_known_by_the_words_its_jvm_was_started_with(tmp_path: Pa
     ask = "from holdfast.runtime.spark.placement import executor_here; print(executor_here())"
     start = f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-c', {ask!r}]).returncode)"
     words = [str(java), "-c", start, "--app-id", "app-1", "--executor-id", "7", "--cores", "1"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.stdout == "7\n", done.stderr
 
 

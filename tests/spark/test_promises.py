@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promised import breaking, counting, ended, events, expected, finished, numbers, totals, waiting_for
+from promised import ROWS, breaking, counting, ended, events, expected, finished, numbers, totals, waiting_for
 
 import holdfast
 from holdfast.errors import HoldfastError
@@ -38,7 +38,7 @@ def broken_off(spark: Any, begin: Begin, folder: Path, epochs: int, **options: A
         if event["kind"] == "checkpoint":
             saved.touch()
 
-    pipeline = counting(waiting_for(saved, epochs, breaking(marker, epochs)))
+    pipeline = counting(waiting_for(saved, epochs * ROWS, breaking(marker, epochs)))
     job = begin(numbers(spark), pipeline, store=folder, listeners=[listener], **options)
     error = ended(job)
     assert error is not None and "the marker is there" in str(error)
@@ -151,7 +151,7 @@ def test_a_node_that_comes_and_goes_between_two_looks_is_no_ghost(spark: Any, tm
 
 def test_a_bad_changelog_of_a_node_does_not_end_checkpoints(spark: Any, tmp_path: Path, begin: Begin) -> None:
     store, gate = tmp_path / "store", tmp_path / "gate"
-    pipeline = counting(waiting_for(gate, 15))
+    pipeline = counting(waiting_for(gate, 15 * ROWS))
     job = begin(numbers(spark), pipeline, store=store, nodes=2, epochs=22, checkpoint_every=10)
     until(lambda: job.status["epoch"] >= 14 or not job.isActive, lambda: job.status)
     local = next(Path(tempfile.gettempdir()).glob(f"holdfast-nodes-{job.id}-*"))

@@ -39,6 +39,7 @@ from waiting import DEADLINE, until
 pytestmark = pytest.mark.spark
 
 Begin = Callable[..., holdfast.Job]
+HERE = Path(__file__).parent
 
 
 def test_a_sink_that_fails_now_and_then_gets_every_row(spark: Any, tmp_path: Path, begin: Begin) -> None:
@@ -74,8 +75,11 @@ def test_a_sink_that_always_fails_ends_the_job(spark: Any, tmp_path: Path, begin
 
 def test_a_sink_goes_on_where_a_killed_driver_left_it(spark: Any, tmp_path: Path, begin: Begin) -> None:
     store, delivered = tmp_path / "store", tmp_path / "delivered"
-    program = [sys.executable, str(Path(__file__).with_name("promised.py")), str(store), str(delivered)]
-    with subprocess.Popen(program, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+    program = [sys.executable, str(HERE / "promised.py"), str(store), str(delivered)]
+    known = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        program, start_new_session=True, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": known}
+    ) as process:
         try:
             _, said = process.communicate(timeout=DEADLINE)
         finally:
@@ -186,7 +190,7 @@ def object_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     plugin.mkdir(parents=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: refusing-files\nVersion: 1\n")
     (plugin / "entry_points.txt").write_text("[fsspec.specs]\nviewfs = refusing_files:RefusingFiles\n")
-    known = os.pathsep.join([str(plugin.parent), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    known = os.pathsep.join([str(plugin.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", known)
     monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", known)
     fsspec.register_implementation("viewfs", RefusingFiles, clobber=True)

@@ -7,15 +7,15 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from commands import DEADLINE, running
+from commands import running
 
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
+from waiting import DEADLINE, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -49,10 +49,9 @@ def test_a_job_whose_driver_is_killed_comes_back_and_its_output_is_exact(tmp_pat
 
         reading = threading.Thread(target=read, daemon=True)
         reading.start()
-        until = time.monotonic() + DEADLINE
-        while not (store / "history.jsonl").exists() or answered(store) < EPOCHS // 3:
-            assert process.poll() is None and time.monotonic() < until, "it never got there"
-            time.sleep(0.02)
+        written = (store / "history.jsonl").exists
+        until(lambda: process.poll() is not None or (written() and answered(store) >= EPOCHS // 3))
+        assert process.poll() is None, "it never got there"
         driver = next(event["process"] for event in events if event["kind"] == "started")
         assert isinstance(driver, int)
         os.kill(driver, signal.SIGKILL)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from promised import waiting_for
 from total import Total
 
 from holdfast import operators as op
@@ -26,12 +27,12 @@ from holdfast.runtime.spark import start
 from holdfast.state import Routing, hash_keys
 from holdfast.workloads import Options
 from holdfast.workloads.traffic_incidents import traffic
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
 ROWS, KEYS, EPOCHS = 320, 64, 9
 LOST, BACK = 3, 7
-DEADLINE = 200.0
 
 
 def keyed(batch: pa.Table) -> pa.Table:
@@ -257,18 +258,21 @@ def test_an_answer_is_stamped_by_the_rows_that_came_not_by_those_that_were_expec
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).option("numPartitions", 1).load()
     stream = numbers.select("value").where("value < 500 or value % 50 = 0")
     counts = op.aggregate({"key": pa.int64()}, count=op.count())
-    pipeline = Pipeline(op.source("rows", keyed), op.step("counts", counts, op.stream("rows", key="key")))
+    store, saved = tmp_path / "store", tmp_path / "saved"
+    rows = op.source("rows", waiting_for(saved, 400))  # the fifth epoch comes when the checkpoint is there
+    pipeline = Pipeline(rows, op.step("counts", counts, op.stream("rows", key="key")))
     # The only task with state begins on the first node.
     job = start(
-        stream, pipeline, store=tmp_path, nodes=2, epochs=8, checkpoint_every=3, replicas=[],
+        stream, pipeline, store=store, nodes=2, epochs=8, checkpoint_every=3, replicas=[],
         faults=parse_faults("kill node-0 at epoch 5"),
+        listeners=[lambda event: saved.touch() if event["kind"] == "checkpoint" else None],
     )  # fmt: skip
     assert job.awaitTermination(DEADLINE), job.status
-    events = list(read_history(tmp_path))
+    events = list(read_history(store))
     lost = next(number for number, event in enumerate(events) if event["kind"] == "nodes lost")
     kept = max(event["epoch"] for event in events[:lost] if event["kind"] == "checkpoint")
     assert kept < 4, "nothing was missed"
-    said = read_output(tmp_path, "tentative")
+    said = read_output(store, "tentative")
     truth = (100 * (kept + 1) + 2) / 502
     stamps = said.filter(pc.equal(said["epoch"], 5))["fidelity"].to_pylist()
     assert stamps == pytest.approx([truth] * len(stamps)) and stamps

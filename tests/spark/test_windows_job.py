@@ -12,6 +12,7 @@ from holdfast import operators as op
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import start
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +58,7 @@ def test_what_windows_count_comes_with_the_progress_of_each_epoch(spark: Any, tm
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     rows = stream.load().selectExpr(*(f"{written} AS {name}" for name, written in COLUMNS.items()))
     job = start(rows, pipeline(), store=tmp_path, nodes=2, epochs=EPOCHS)
-    assert job.awaitTermination(120), job.status
+    assert job.awaitTermination(DEADLINE), job.status
     trial = op.Trial(pipeline())
     told = [trial.epoch(rows_of(epoch)) for epoch in range(EPOCHS)]
     assert {what for epoch in told for what in epoch.counters["windows"]} == {"late", "partly_late", "untimed"}

@@ -23,6 +23,7 @@ from holdfast.state.cursor import Cursor
 from holdfast.state.journal import piece_name
 from holdfast.state.output import place, stage
 from holdfast.state.verify import verify
+from waiting import DEADLINE
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -195,7 +196,7 @@ def test_batches_of_the_older_driver_move_nobody_on_and_delete_nothing(store: St
     delivery.finals()
     delivery.begin(old)
     delivery.end(over.set)
-    assert over.wait(60)
+    assert over.wait(DEADLINE)
     assert [type(error) for error in told] == [Fenced]
     assert [epoch for epoch, _ in output.written(store.files, "final")] == [0, 1]
     given: list[int] = []
@@ -204,7 +205,7 @@ def test_batches_of_the_older_driver_move_nobody_on_and_delete_nothing(store: St
     after.finals()
     after.begin(newer[0])
     after.end(ended.set)
-    assert ended.wait(60) and given in ([0, 1], [1])
+    assert ended.wait(DEADLINE) and given in ([0, 1], [1])
 
 
 def test_the_log_of_the_older_driver_is_not_put_down_as_the_one_that_belongs_to_the_store(

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from holdfast.errors import Invalid
 from holdfast.workloads import WORKLOADS, Options, workload
 from holdfast.workloads.files import open_input
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +30,7 @@ def run(frame: Any, checkpoint: Path, epochs: int) -> dict[int, pa.Table]:
     writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
     query = (writer.trigger(availableNow=True) if bounded(frame) else writer).start()
     try:
-        query.awaitTermination(120)
+        query.awaitTermination(DEADLINE)
     except Exception as error:
         if "enough" not in str(error):
             raise

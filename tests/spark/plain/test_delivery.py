@@ -15,6 +15,7 @@ from holdfast.runtime.driver.ports import Retry
 from holdfast.state import Store, Unusable, output
 from holdfast.state.files import open_files
 from holdfast.state.output import place, stage
+from waiting import DEADLINE
 
 
 def test_a_batch_that_is_not_taken_after_the_stream_has_ended_is_told(tmp_path: Path) -> None:
@@ -30,7 +31,7 @@ def test_a_batch_that_is_not_taken_after_the_stream_has_ended_is_told(tmp_path: 
     delivery.finals()
     delivery.begin(writer)
     delivery.end(over.set)
-    assert over.wait(20)
+    assert over.wait(DEADLINE)
     assert "batch 0 was not taken after 6 tries: ValueError: the table is locked" in str(delivery.error)
     assert told == [delivery.error]
 
@@ -74,7 +75,7 @@ def test_a_store_that_is_out_of_reach_for_a_while_costs_no_batch(
     monkeypatch.setattr(place_of, what, refusing)
     delivery.begin(writer)
     delivery.end(over.set)
-    assert over.wait(20) and told == [] and not refusals[0]
+    assert over.wait(DEADLINE) and told == [] and not refusals[0]
     assert given == [(epoch, [epoch]) for epoch in range(4)]
     assert [epoch for epoch, _ in output.written(store.files, "final")] == [3], "what was taken is let go of"
 
@@ -95,5 +96,5 @@ def test_a_store_that_stays_out_of_reach_ends_the_query(
     delivery.finals()
     delivery.begin(writer)
     delivery.end(over.set)
-    assert over.wait(20)
+    assert over.wait(DEADLINE)
     assert [type(error) for error in told] == [StoreRefused] and "503 Slow Down; it was asked again" in str(told[0])

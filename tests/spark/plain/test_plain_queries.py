@@ -24,6 +24,7 @@ from holdfast.runtime.history.history import read_history
 from holdfast.state import Damaged, Fenced, Held, Store, Unusable
 from holdfast.state.fence import held
 from holdfast.state.files import open_files
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 
@@ -102,9 +103,9 @@ def test_an_epoch_without_rows_that_fails_ends_the_query(
         writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(processingTime="100 milliseconds").start()
     )
     with pytest.raises(HoldfastError, match=r"^another has the store$"):
-        query.awaitTermination(120)
+        query.awaitTermination(DEADLINE)
     assert query._source is not None and query._source.thread is not None
-    query._source.thread.join(30)
+    query._source.thread.join(DEADLINE)
     assert not any(each.name == "idle" for each in spark.streams.active)
 
 
@@ -185,7 +186,7 @@ def test_what_is_not_taken_ends_the_query_by_name(events: DataFrame, tmp_path: P
     writer = holdfast.writeStream(events.groupBy("k").count()).outputMode("update").foreachBatch(refuse)
     query = writer.option("checkpointLocation", str(tmp_path / "ours")).start()
     with pytest.raises(HoldfastError, match="batch 0 was not taken after 6 tries: ValueError: the table is locked"):
-        query.awaitTermination(60)
+        query.awaitTermination(DEADLINE)
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
