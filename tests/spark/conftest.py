@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast.runtime.driver import publishing
 from spark_settings import RETAINED
 from waiting import DEADLINE
 
@@ -36,6 +38,14 @@ def begin() -> Iterator[Callable[..., holdfast.Job]]:
 def nobody_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that fails is tried again at once: that a node is lost without being seen cannot be in this process."""
     monkeypatch.setattr("holdfast.runtime.driver.running.SUSPICION", 0.05)
+
+
+@pytest.fixture
+def offered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a sink refuses is offered again as often as it is otherwise, without pauses to speak of."""
+    at_once = replace(publishing.TRIES, first=0.001, most=0.001)
+    for module in ("runtime.driver.publishing", "queries.delivery"):
+        monkeypatch.setattr(f"holdfast.{module}.TRIES", at_once)
 
 
 @pytest.fixture

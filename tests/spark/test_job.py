@@ -26,6 +26,7 @@ from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import Job, start
 from holdfast.state import Store
+from holdfast.state.files import LocalFiles
 from waiting import DEADLINE, until
 
 pytestmark = pytest.mark.spark
@@ -161,8 +162,19 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(spark: Any, tmp_
 
 
 def test_a_full_store_holds_the_stream_up_and_loses_nothing(spark: Any, tmp_path: Path) -> None:
-    faults = parse_faults("fill store at epoch 3 for 1s; fill store at epoch 6 for 1s")
-    finished(start(numbers(spark), counting(), store=tmp_path, nodes=2, epochs=9, checkpoint_every=2, faults=faults))
+    """Full until somebody has been refused, twice."""
+
+    def make_room(event: dict[str, Any]) -> None:
+        if event["kind"] == "store unusable":
+            LocalFiles(tmp_path).fill(0.0)
+
+    faults = parse_faults("fill store at epoch 3 for 600s; fill store at epoch 6 for 600s")
+    finished(
+        start(
+            numbers(spark), counting(), store=tmp_path, nodes=2, epochs=9, checkpoint_every=2, faults=faults,
+            listeners=[make_room],
+        )
+    )  # fmt: skip
     assert totals(tmp_path) == expected(9)
     events = list(read_history(tmp_path))
     refused = [event["message"] for event in events if event["kind"] == "store unusable"]
@@ -283,6 +295,7 @@ def test_a_sink_gets_every_output_once(spark: Any, tmp_path: Path) -> None:
     assert got == [(epoch, "final", 1.0, total) for epoch, _, total in expected(4)]
 
 
+@pytest.mark.usefixtures("offered_at_once")
 def test_what_a_sink_raises_is_what_ends_the_job(spark: Any, tmp_path: Path) -> None:
     def sink(output: Output) -> None:
         raise ZeroDivisionError(f"no room for epoch {output.epoch}\nnor for the next")

@@ -62,6 +62,7 @@ def test_a_sink_that_fails_now_and_then_gets_every_row(spark: Any, tmp_path: Pat
     assert all(seen == sorted(seen) for seen in epochs.values())
 
 
+@pytest.mark.usefixtures("offered_at_once")
 def test_a_sink_that_always_fails_ends_the_job(spark: Any, tmp_path: Path, begin: Begin) -> None:
     def sink(output: Any) -> None:
         raise ConnectionError("the warehouse is away")

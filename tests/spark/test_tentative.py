@@ -5,7 +5,7 @@ Nodes are logical, in local mode. A capacity of one task to a node makes it plai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,11 @@ def keyed(batch: pa.Table) -> pa.Table:
     return pa.table({"key": pc.bit_wise_and(batch["value"], KEYS - 1), "value": batch["value"]})
 
 
-def counting() -> Pipeline:
+def counting(function: Callable[[pa.Table], pa.Table] = keyed) -> Pipeline:
     """Four tasks count keys, and their output is a query; one task adds up what they say, and so is its."""
     counts = op.aggregate({"key": pa.int64()}, count=op.count())
     return Pipeline(
-        op.source("rows", keyed, parallelism=2),
+        op.source("rows", function, parallelism=2),
         op.step("counts", counts, op.stream("rows", key="key"), parallelism=4, priority=1.0),
         op.step("all", Total(), op.stream("counts", partitioning="merge"), priority=1.0),
     )
@@ -96,18 +96,23 @@ def counted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ra
     Nodes 1 and 2 go at epoch 3 and come back at epoch 7.
     """
     ran = Ran(tmp_path_factory.mktemp("counted"))
+    seen = ran.folder.with_name("seen-until-back")
+    waited = waiting_for(seen, BACK * ROWS, lambda batch: batch)
 
     def watch(event: dict[str, Any]) -> None:
         if event["kind"] == "answered":
             ran.seen[event["epoch"]] = read_output(ran.folder, "latest")
+            if event["epoch"] == BACK - 1:
+                seen.touch()  # until then nobody comes back who could make the answers final
 
     def hand(output: Output) -> None:
         ran.handed.append((output.epoch, output.task, output.kind, output.fidelity))
 
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     script = f"kill node-1,node-2 at epoch {LOST}; join node-1,node-2 at epoch {BACK}"
+    pipeline = counting(lambda batch: keyed(waited(batch)))
     job = start(
-        numbers.load().select("value"), counting(), store=ran.folder, nodes=6, capacity=1.0, epochs=EPOCHS,
+        numbers.load().select("value"), pipeline, store=ran.folder, nodes=6, capacity=1.0, epochs=EPOCHS,
         checkpoint_every=2, replicas=["counts/1"], faults=parse_faults(script), patience=600.0, sink=hand,
         listeners=[watch],
     )  # fmt: skip

@@ -17,6 +17,7 @@ from holdfast.workloads import Options, workload
 from holdfast.workloads.linear_road.history import expenditure
 from holdfast.workloads.linear_road.peak import Load, run_peak
 from holdfast.workloads.linear_road.traffic import peak_starts, tuples
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 ROAD = workload("linear-road")
@@ -40,7 +41,7 @@ def test_answers_are_exact_on_spark_although_a_node_dies(spark: Any, tmp_path: P
         ROAD.stream(spark, options), ROAD.pipeline(parallelism=2), store=tmp_path, nodes=2, epochs=options.epochs,
         checkpoint_every=2, faults=parse_faults(["kill node-1 at epoch 4"]), rejoin_after=0.1,
     )  # fmt: skip
-    job.awaitTermination(120)
+    assert job.awaitTermination(DEADLINE), job.status
     found = read_output(tmp_path, "final").drop_columns(["epoch", "task", "lav"])
     rows = pa.concat_tables([ROAD.batch(options, place) for place in range(options.epochs)]).to_pylist()
     expected = PlainLinearRoad(spent).answers(rows)

@@ -18,6 +18,7 @@ from holdfast.state.output import place, stage
 from waiting import DEADLINE
 
 
+@pytest.mark.usefixtures("offered_at_once")
 def test_a_batch_that_is_not_taken_after_the_stream_has_ended_is_told(tmp_path: Path) -> None:
     """Then nobody listens to the job any more, and the end of the query is the only place to say it."""
 

@@ -179,6 +179,7 @@ def test_a_query_is_explained(streams: Streams, events: DataFrame) -> None:
         holdfast.explain(events.groupBy("k").count(), nodes=0)
 
 
+@pytest.mark.usefixtures("offered_at_once")
 def test_what_is_not_taken_ends_the_query_by_name(events: DataFrame, tmp_path: Path) -> None:
     def refuse(rows: DataFrame, epoch: int) -> None:
         raise ValueError("the table is locked")
