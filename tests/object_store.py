@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from waiting import DEADLINE
+
 KEY, SECRET = "holdfast-tests", "a-secret-that-nobody-may-see"
 BUCKET = "tests"
-READY, TRIES = 60.0, 3
+TRIES = 3
 OPERATIONS = {
     ("PUT", "copy"): "copy", ("PUT", "new"): "create", ("PUT", ""): "put", ("GET", "list"): "list", ("GET", ""): "get",
     ("HEAD", ""): "head", ("DELETE", ""): "delete", ("POST", "delete"): "delete many",
@@ -118,7 +120,7 @@ def client(options: dict[str, Any]) -> Any:
 
 def _ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
     """Once it takes a bucket and a file."""
-    until = time.monotonic() + READY
+    end = time.monotonic() + DEADLINE
     api = client(server.options)
     while True:
         try:
@@ -127,7 +129,7 @@ def _ready(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
             api.put_object(Bucket=BUCKET, Key="ready", Body=b"yes")
             return
         except Exception:
-            if process.poll() is not None or time.monotonic() > until:
+            if process.poll() is not None or time.monotonic() > end:
                 why = log.read_text(errors="replace")[-2000:]
                 raise NotStarted(f"the S3 server did not start ({process.poll()}): {why}") from None
             time.sleep(0.1)
@@ -176,7 +178,7 @@ def proxied(server: Server) -> Iterator[Proxy]:
             if refusal != 0 and not proxy.after:
                 self._refuse(refusal)
                 return
-            upstream = http.client.HTTPConnection(target.hostname or "", target.port or 80, timeout=60)
+            upstream = http.client.HTTPConnection(target.hostname or "", target.port or 80, timeout=DEADLINE)
             try:
                 upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
                 for name, value in self.headers.items():
@@ -220,7 +222,7 @@ def proxied(server: Server) -> Iterator[Proxy]:
 
         def _refuse(self, status: int | None) -> None:
             if status is None:
-                proxy.silence.wait(60)
+                proxy.silence.wait(DEADLINE)
                 self.close_connection = True
                 return
             data = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import holdfast
 from holdfast.cli.display import Display
 from holdfast.report import timeline as told
@@ -59,7 +57,6 @@ def histories() -> Iterator[list[Mapping[str, Any]]]:
             yield [event for event in history if "time" in event]
 
 
-@pytest.mark.timeout(300)
 def test_drawn_histories_are_read_without_a_gap() -> None:
     seen = set()
     for history in histories():

@@ -15,6 +15,7 @@ from histories import half_lost, written
 from holdfast.report.digest import digest
 from holdfast.report.live import LivePage, LiveServer
 from holdfast.report.page import page, write_page
+from waiting import DEADLINE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -146,7 +147,11 @@ def test_in_a_browser(made: Path, tmp_path: Path, width: int, dark: bool) -> Non
     (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "frame.html").as_uri()]
     done = subprocess.run(
-        [*command, *(["--force-dark-mode"] if dark else [])], capture_output=True, text=True, timeout=200, check=True
+        [*command, *(["--force-dark-mode"] if dark else [])],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=True,
     )
     found = re.search(r'<pre id="said">(.+?)</pre>', done.stdout)
     assert found is not None, done.stdout[-1000:] + done.stderr[-1000:]
@@ -176,6 +181,6 @@ def test_a_live_page_in_a_browser(tmp_path: Path) -> None:
         shown.heard(event)
     with LiveServer(shown.routes) as server:
         command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", server.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert 'data-drawn="yes"' in done.stdout, done.stdout[-1000:] + done.stderr[-1000:]
     assert "The job has ended" in done.stdout and ">lost node-1, node-2<" in done.stdout

@@ -29,7 +29,7 @@ from holdfast.runtime.history.outputs import read_output
 from holdfast.runtime.spark import spark_session, start
 
 MEETINGS, EPOCHS, KILLED_AT = 3, 8, 3
-PATIENCE = 20.0
+PATIENCE = 100.0
 
 
 def meeting(folder: Path, cores: int) -> Callable[[pa.Table, State], pa.Table]:

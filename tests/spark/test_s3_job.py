@@ -22,6 +22,7 @@ from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
 from holdfast.runtime.history.outputs import read_output
 from object_store import BUCKET, KEY, SECRET, Proxy, Server, client, proxied
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.spark
 HERE = Path(__file__).parent
@@ -146,7 +147,7 @@ def test_with_a_file_system_of_hadoops_the_log_is_in_the_store(s3: Server) -> No
     folders = os.pathsep.join([*map(str, (HERE, HERE.parent)), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(HERE / "s3a_alone.py"), os.environ["HADOOP_AWS_JARS"]],
-        env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, timeout=DEADLINE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.endswith("offsets in the store: 4\n")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import DEADLINE
+
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 PROGRAM = """
@@ -31,7 +33,7 @@ def folders():
     return sorted(map(str, (root / "disk").glob("spark-*/executor-*/blockmgr-*/holdfast-nodes-*")))
 
 def until(condition):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline and job.isActive, (folders(), job.status)
         time.sleep(0.1)
@@ -48,9 +50,8 @@ print(json.dumps({"first": first, "modes": modes, "second": second, "after": fol
 
 def test_state_lives_with_spark_s_own_files_and_goes_with_them(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=280, check=False
-    )
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * DEADLINE, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert all("/blockmgr-" in each for each in told["first"]), told

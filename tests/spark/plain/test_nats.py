@@ -23,6 +23,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.runtime.faults import parse_faults
 from holdfast.runtime.history.history import read_history
+from waiting import DEADLINE, until
 
 pytest.importorskip("nats", reason="nats-py is not there: pip install 'holdfast[nats]'")
 ReadAllAvailable = pytest.importorskip(
@@ -53,15 +54,16 @@ class Broker:
         words = [SERVER, "-a", "127.0.0.1", "-p", str(self._address[1]), "-js", "-sd", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
-        until = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(self._address, timeout=1).close()
-                return
-            except OSError:
-                told = (self._folder / "log").read_text(encoding="utf-8")
-                assert self._process.poll() is None and time.monotonic() < until, told
-                time.sleep(0.02)
+        log = self._folder / "log"
+        until(self._listens, lambda: log.read_text(encoding="utf-8"))
+
+    def _listens(self) -> bool:
+        assert self._process is not None and self._process.poll() is None
+        try:
+            socket.create_connection(self._address, timeout=DEADLINE).close()
+        except OSError:
+            return False
+        return True
 
     def kill(self) -> None:
         if self._process is not None:
@@ -71,7 +73,7 @@ class Broker:
     def come_back(self) -> None:
         """Not before somebody has come to where it listened, and has found nobody who speaks."""
         with socket.create_server(self._address) as door:
-            door.settimeout(20)
+            door.settimeout(DEADLINE)
             door.accept()[0].close()
         self.start()
 
@@ -134,15 +136,15 @@ def writer(example: dict[str, Any], spark: SparkSession, broker: Broker, answers
 
 def begun(writing: Any, answers: Answers) -> Any:
     """A query that has given a batch, or has ended; begun again if the machine was too busy for Spark to begin it."""
-    known, until = len(answers.numbers), time.monotonic() + 200
+    known, end = len(answers.numbers), time.monotonic() + DEADLINE
     while True:
         query = writing.start()
         try:
             while len(answers.numbers) == known and not query.awaitTermination(0.02):
-                assert time.monotonic() < until, "no batch came"
+                assert time.monotonic() < end, "no batch came"
             return query
         except HoldfastError as error:
-            if BUSY not in str(error) or time.monotonic() > until:
+            if BUSY not in str(error) or time.monotonic() > end:
                 raise
 
 
