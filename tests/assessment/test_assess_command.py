@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from waiting import until
 
 JSON = ("--format", "json")
 SMALL = ["bargain-discovery", "--score", "total:gain", "--epochs", "4", "--rate", "5000", "--sections", "40"]
@@ -35,9 +36,7 @@ def test_killed_half_way_and_resumed_gives_the_same(tmp_path: Path, holdfast: Ho
     runs = tmp_path / "killed" / "runs.jsonl"
     program = [sys.executable, "-c", "from holdfast.cli import main; main()"]
     process = subprocess.Popen([*program, *asked, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until and not _lines(runs) >= 4:
-        time.sleep(0.01)  # between two looks; a loop that only yields takes the core which the process needs
+    until(lambda: process.poll() is not None or _lines(runs) >= 4)
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = _lines(runs)

@@ -151,16 +151,16 @@ def test_a_node_that_comes_and_goes_between_two_looks_is_no_ghost(spark: Any, tm
 
 def test_a_bad_changelog_of_a_node_does_not_end_checkpoints(spark: Any, tmp_path: Path, begin: Begin) -> None:
     store, gate = tmp_path / "store", tmp_path / "gate"
-    pipeline = counting(waiting_for(gate, 15 * ROWS))
-    job = begin(numbers(spark), pipeline, store=store, nodes=2, epochs=22, checkpoint_every=10)
-    until(lambda: job.status["epoch"] >= 14 or not job.isActive, lambda: job.status)
+    pipeline = counting(waiting_for(gate, 10 * ROWS))
+    job = begin(numbers(spark), pipeline, store=store, nodes=2, epochs=13, checkpoint_every=6)
+    until(lambda: job.status["epoch"] >= 9 or not job.isActive, lambda: job.status)
     local = next(Path(tempfile.gettempdir()).glob(f"holdfast-nodes-{job.id}-*"))
     changes = [path for path in local.rglob("counts-0/*.arrow") if ".full." not in path.name]
-    flip(sorted(changes, key=lambda path: path.stat().st_mtime_ns)[-4])  # of epoch 11: runs have it in memory
+    flip(sorted(changes, key=lambda path: path.stat().st_mtime_ns)[-4])  # of epoch 6: runs have it in memory
     gate.touch()
     finished(job)
-    assert totals(store) == expected(22)
-    assert events(store, "checkpoint")[-1]["epoch"] == 21
+    assert totals(store) == expected(13)
+    assert events(store, "checkpoint")[-1]["epoch"] == 12
 
 
 @pytest.mark.parametrize("left", [0, 0.5])
