@@ -121,6 +121,16 @@ def test_answers_go_on_tentatively_and_become_final() -> None:
     assert tentative and tentative <= {(epoch, "C/0") for epoch in range(4, 11)}
 
 
+@pytest.mark.xfail(strict=True, reason="the history has the seconds of a run, not those of reading states")
+def test_a_run_that_restores_states_tells_how_long_reading_them_took() -> None:
+    simulation = run(schedule("kill node-2,node-3 at epoch 8; join node-2,node-3 after 5s", capacity=2.0))
+    (lost,) = [event["time"] for event in simulation.history if event["kind"] == "nodes lost"]
+    runs = [event for event in simulation.history if event["kind"] == "run"]
+    read = [event["time"] for event in runs if event.get("restored")]
+    assert read and min(read) > lost
+    assert {event["restored"] for event in runs if "restored" in event} == {simulation.timing.restore}
+
+
 def test_a_replica_saves_the_tentative_phase() -> None:
     topology = chain(1, 1, 1)
     every = tuple(each for each in topology.tasks if each.operator != "S")
