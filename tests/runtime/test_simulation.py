@@ -121,7 +121,6 @@ def test_answers_go_on_tentatively_and_become_final() -> None:
     assert tentative and tentative <= {(epoch, "C/0") for epoch in range(4, 11)}
 
 
-@pytest.mark.xfail(strict=True, reason="the history has the seconds of a run, not those of reading states")
 def test_a_run_that_restores_states_tells_how_long_reading_them_took() -> None:
     simulation = run(schedule("kill node-2,node-3 at epoch 8; join node-2,node-3 after 5s", capacity=2.0))
     (lost,) = [event["time"] for event in simulation.history if event["kind"] == "nodes lost"]

@@ -160,7 +160,9 @@ class Running:
         self._strikes = 0
         self._cancelled.discard(run.number)
         seconds = driver.clock.now() - began
-        driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(seconds, 6)})
+        restored = max((report.restored for report in result.reports), default=0.0)
+        read = {"restored": round(restored, 6)} if restored > 0 else {}
+        driver.note("run", {"run": run.number, "of": run.kind, "seconds": round(seconds, 6), **read})
         driver.publisher.staged(run.number, result.reports)
         whole = all(report.status == "committed" for report in result.reports)
         if run.kind == "epoch" and whole:
