@@ -9,8 +9,9 @@ exchange, output or anything durable (polars_alone.py); ``arrow`` lets Spark's s
 Python as Holdfast's runner does, where they are counted by the batch and forgotten (source_alone.py). Then Structured
 Streaming and Holdfast by both doors, as throughput.py measures them: ``holdfast`` is a pipeline of operators, ``plain``
 Structured Streaming's own query through ``holdfast.writeStream``. They go by turns, each measurement in a process of
-its own; the median of the turns is told, with the least and the most. Shares are of medians. A query that combines rows
-before they become Arrow may come out above ``arrow``.
+its own; the median of the turns is told, with the least and the most, and beside the ratios of the batches that are
+counted those of the first thirty, *young*. Shares are of medians. A query that combines rows before they become Arrow
+may come out above ``arrow``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import throughput
 from measuring import Record, check, say, shown, spreads, written
 
 SYSTEMS = ("polars", "arrow", "structured", "holdfast", "plain")
+TOLD = ("rows_per_second", "young_rows_per_second", "cpu", "median")
 TEXTS = 20
 """A text has twenty words: for word frequency a batch is that much smaller."""
 
@@ -44,20 +46,21 @@ def measured(
         "rows": rows,
         "batches": batches - skip,
         "turns": repeat,
-        "systems": {system: spreads(runs[system], "rows_per_second", "cpu", "median") for system in systems},
+        "systems": {system: spreads(runs[system], *TOLD) for system in systems},
     }
 
 
 def line(found: dict[str, Any]) -> str:
     speed = {system: each["rows_per_second"] for system, each in found["systems"].items()}
     middle = {system: each["median"] for system, each in speed.items()}
+    young = {system: each["young_rows_per_second"]["median"] for system, each in found["systems"].items()}
     cells = [f"{found['rows']:,}", *(shown(speed[system]) for system in SYSTEMS)]
-    shares = [f"{middle[door] / middle['structured']:.2f}" for door in ("holdfast", "plain")]
+    shares = [f"{each[door] / each['structured']:.2f}" for each in (middle, young) for door in ("holdfast", "plain")]
     shares += [f"{middle['holdfast'] / middle[limit]:.1%}" for limit in ("arrow", "polars")]
     return (
         f"{found['query']:<16}{cells[0]:>10}"
         + "".join(f"{cell:>36}" for cell in cells[1:])
-        + "".join(f"{cell:>10}" for cell in shares)
+        + "".join(f"{cell:>12}" for cell in shares)
     )
 
 
@@ -73,7 +76,8 @@ def main() -> None:
     check(parser, asked, "skip", "batches")
     record, rows = Record("limit.py", sys.argv[1:]), []
     heads = "".join(f"{f'{system}, rows/s':>36}" for system in SYSTEMS)
-    print(f"{'query':<16}{'rows':>10}{heads}{'times':>10}{'plain':>10}{'of arrow':>10}{'of polars':>10}")
+    ratios = "".join(f"{head:>12}" for head in ("times", "plain", "young", "plain young", "of arrow", "of polars"))
+    print(f"{'query':<16}{'rows':>10}{heads}{ratios}")
     for query in asked.query or ["keyed-count", "word-frequency"]:
         for size in asked.rows or [200_000, 1_000_000, 4_000_000]:
             each = size // TEXTS if query == "word-frequency" else size

@@ -16,6 +16,8 @@ from typing import Any
 
 QUIET = 0.1
 """A machine of which others take less than this share is quiet."""
+FIRST = 30
+"""So many batches are those of a young query."""
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
@@ -27,6 +29,12 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 def spreads(runs: list[dict[str, Any]], *names: str) -> dict[str, dict[str, float]]:
     return {name: spread(run[name] for run in runs) for name in names}
+
+
+def young_speed(seconds: list[float], rows: int) -> float:
+    """Rows a second of the first thirty batches, or of as many as there are, without the one that starts processes."""
+    young = seconds[1:FIRST] or seconds
+    return rows * len(young) / sum(young)
 
 
 def shown(found: dict[str, float], form: str = ",.0f") -> str:

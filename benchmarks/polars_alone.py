@@ -17,6 +17,7 @@ import polars as pl
 
 from holdfast.workloads import Options, workload
 from holdfast.workloads.generated import SPARK_SEED, xxhash64
+from measuring import young_speed
 
 PANE, WINDOW = timedelta(seconds=5), timedelta(seconds=30)
 
@@ -80,14 +81,16 @@ def measure(query: str, rows: int, batches: int, skip: int, keys: int, stride: i
         came = make(batch)
         began, used = time.perf_counter(), time.process_time()
         taken.take(came)
+        seconds.append(time.perf_counter() - began)
         if batch >= skip:
-            seconds.append(time.perf_counter() - began)
             cpu += time.process_time() - used
     if isinstance(taken, KeyedCount) and int(taken.totals["count"].sum()) != rows * batches:
         raise SystemExit(f"polars counted {taken.totals['count'].sum()} rows, {rows * batches} came")
+    kept = seconds[skip:]
     return {
         "rows": rows,
-        "median": statistics.median(seconds),
-        "rows_per_second": rows * len(seconds) / sum(seconds),
-        "cpu": cpu / (rows * len(seconds)) * 1e6,
+        "median": statistics.median(kept),
+        "rows_per_second": rows * len(kept) / sum(kept),
+        "young_rows_per_second": young_speed(seconds, rows),
+        "cpu": cpu / (rows * len(kept)) * 1e6,
     }

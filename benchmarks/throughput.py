@@ -10,7 +10,8 @@ checkpointing, as many shuffle partitions as cores, in update mode; both write w
 included; of a plain query, whose batches are handed over beside the next epoch, it is the time from one that is written
 to the next. The first batches, which warm the JVM up, are left out: ``--skip`` says how many. Its compilers take a
 fifth of a second of each batch for some forty more, in both systems; ``--skip 40 --batches 60`` shows them warm, and
-``--threads`` which threads the CPU goes to.
+``--threads`` which threads the CPU goes to. *Young* are the first thirty batches, whatever is skipped, but for the very
+first, which starts processes.
 ``--checkpoints`` compares checkpoints on and off by turns of ``--batches`` epochs, ``--repeat`` times each, in one
 process, and says how much longer the epochs behind one take. ``--idle`` times an epoch with next to no rows through
 four levels, in one process and on two executors, beside a batch of as many rows that Spark hands to Python as Arrow,
@@ -37,7 +38,7 @@ from typing import Any
 
 import source_alone
 import threads
-from measuring import Record, shown, spread, spreads, written
+from measuring import Record, shown, spread, spreads, written, young_speed
 
 KEYS = 100_000
 STRIDE = 7_919
@@ -200,6 +201,7 @@ def measure(system: str, query: str, rows: int, batches: int, sink: str, every: 
         "rows": rows,
         **_long(times, skip, batches),
         "rows_per_second": rows * len(kept) / sum(kept),
+        "young_rows_per_second": young_speed(times, rows),
         "cpu": (marks[1][1] - marks[0][1]) / done * 1e6,
         "threads": {kind: (spent - marks[0][2][kind]) / done * rows for kind, spent in marks[1][2].items()},
     }
@@ -359,7 +361,8 @@ def main() -> None:
     if asked.checkpoints:
         compare_checkpoints(asked.rows or [1_000_000], asked.batches + SKIPPED, asked.repeat, asked.json)
         return
-    heads = ("rows/batch", "structured rows/s", "holdfast rows/s", "ratio", "structured CPU", "holdfast CPU", "ratio")
+    speeds = ("structured rows/s", "holdfast rows/s", "ratio", "structured young", "holdfast young", "ratio")
+    heads = ("rows/batch", *speeds, "structured CPU", "holdfast CPU", "ratio")
     print(f"{'query':<16}" + "".join(f"{head:>18}" for head in heads) + "   (CPU: seconds for a million rows)")
     for query in asked.query or ["keyed-count", "word-frequency"]:
         for rows in asked.rows or [200_000, 1_000_000, 4_000_000]:
@@ -373,6 +376,9 @@ def main() -> None:
                 f"{one['rows_per_second']:,.0f}",
                 f"{two['rows_per_second']:,.0f}",
                 f"{two['rows_per_second'] / one['rows_per_second']:.2f}",
+                f"{one['young_rows_per_second']:,.0f}",
+                f"{two['young_rows_per_second']:,.0f}",
+                f"{two['young_rows_per_second'] / one['young_rows_per_second']:.2f}",
                 f"{one['cpu']:.2f}",
                 f"{two['cpu']:.2f}",
                 f"{one['cpu'] / two['cpu']:.2f}",

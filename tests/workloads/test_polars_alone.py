@@ -40,3 +40,10 @@ def test_a_window_leaves_when_it_is_over_with_every_word_of_thirty_seconds(alone
         # Rows of a second are a batch: the window that ends with this second's first row is over.
         past = texts[max(0, batch - 30) * rate : batch * rate] if batch % 5 == 0 else []
         assert dict(found.select("word", "count").rows()) == Counter(word for text in past for word in text.split())
+
+
+def test_the_first_thirty_batches_are_told_beside_those_that_are_counted(alone: Any) -> None:
+    assert alone.young_speed([50.0, *[1.0] * 29, *[0.5] * 30], 10) == 10, "the very first starts processes"
+    assert alone.young_speed([2.0, 1.0], 10) == 10 and alone.young_speed([2.0], 10) == 5
+    found = alone.measure("keyed-count", 100, 40, 35, 20, 7)
+    assert found["young_rows_per_second"] > 0 and found["rows_per_second"] > 0
