@@ -5,8 +5,8 @@
     .venv/bin/python benchmarks/before.py 211f713 --only parts         # where the time of an idle epoch went, and goes
 
 Each measurement is a process of its own with the benchmark script of its own commit, from a work tree that is made for
-it and removed afterwards. Prints medians with the least and the most of both sides, and the ratio of the medians: above
-1 this tree is better.
+it and removed afterwards; failover.py is this tree's for both, as earlier ones killed at another moment. Prints medians
+with the least and the most of both sides, and the ratio of the medians: above 1 this tree is better.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def tree_of(commit: str) -> Iterator[Path]:
 
 
 def told(tree: Path, script: str, words: list[str]) -> list[str]:
-    """What a tree's own script prints."""
+    """What a tree's own script prints; failover.py is this tree's, on the other's package."""
     paths = {"PYTHONPATH": str(tree / "src"), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(tree / "benchmarks" / script), *words]
+    command = [sys.executable, str((HERE if script == "failover.py" else tree) / "benchmarks" / script), *words]
     done = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{script} {' '.join(words)} in {tree}: {done.stderr[-2000:]}")
@@ -79,11 +79,15 @@ def parts(trees: tuple[Path, Path], epochs: int, repeat: int) -> None:
 def compare(
     what: str, trees: tuple[Path, Path], script: str, words: list[str], keys: dict[str, str], repeat: int
 ) -> None:
-    """Alternate; a line for each of ``keys``, which says whether more or less of it is better."""
+    """Alternate; a line for each of ``keys``, which says whether more or less of it is better.
+
+    A ``MOMENT`` in the words is that of the turn, alike for both sides: spread over all of an epoch.
+    """
     found: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for turn in range(repeat):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            found[side].append(one(trees[side], script, words))
+            moment = str((turn + 0.5) / repeat)
+            found[side].append(one(trees[side], script, [word.replace('"MOMENT"', moment) for word in words]))
     for key, better in keys.items():
         before, now = ([float(run[key]) for run in runs if run.get(key) is not None] for runs in found)
         if not before or not now:
@@ -125,8 +129,10 @@ def main() -> None:
             words += [str(asked.executors)] if asked.executors else []
             compare("idle epoch, four levels", trees, "throughput.py", words, {"median": "less"}, asked.repeat)
         if "failover" in wanted:
-            rows = str(max(20_000, asked.keys // 10))
-            words = ["holdfast", "local-cluster", str(asked.keys), rows, "13", "0"]
+            rows = max(20_000, asked.keys // 10)
+            turn = {"system": "holdfast", "settings": "same", "interval": 1.0, "keys": asked.keys, "rows": rows,
+                    "moment": "MOMENT", "victims": [1, 2], "epochs": 13, "seconds": 0}  # fmt: skip
+            words = ["local-cluster[4,1,1400]", json.dumps(turn)]
             keys = {"answer": "less", "fidelity": "more", "exact": "less"}
             compare(f"failover, {asked.keys:,} keys", trees, "failover.py", words, keys, asked.repeat)
 

@@ -1,180 +1,250 @@
-"""Half of the nodes die: how soon is the next answer there, and when is it exact? Holdfast and Structured Streaming.
+"""Half of the nodes die: how late is the next answer, and when is it exact? Holdfast and Structured Streaming by turns.
 
-    .venv/bin/python benchmarks/failover.py                                  # 100,000 and 2,000,000 keys, both clusters
-    .venv/bin/python benchmarks/failover.py --keys 100000 --cluster standalone --repeat 1
+    .venv/bin/python benchmarks/failover.py                              # both tables, three triggers; 15 minutes
+    .venv/bin/python benchmarks/failover.py --settings same --trigger 1,none --repeat 2          # 4 minutes
+    .venv/bin/python benchmarks/failover.py --keys 2000000 --trigger 1                           # with more state
     .venv/bin/python benchmarks/failover.py --matrix [--workload top-k] [--pair 1,2] [--seeds 1]   # every workload
 
-The same keyed count over the same stream on four nodes of one core each; two of them are killed with SIGKILL in the
-middle of the run. ``standalone``: a master and four workers on loopback, and worker and executor of a node die
-together, so that nobody comes in their place. ``local-cluster``: executors die and Spark starts new ones at once, which
-take CPU from the survivors. Structured Streaming runs as it is set up by default, with the RocksDB state store and
-changelog checkpointing and one shuffle partition a node.
+The same keyed count over the same stream on four nodes of one core each; two of them are killed with SIGKILL. An answer
+is a batch whose output is there: for Structured Streaming a batch that ``foreachBatch`` has written as Parquet, for
+Holdfast output in its place, tentative or final, with rows in it. Every task of this query is a sink.
 
-An answer is a batch whose output is there: for Structured Streaming a batch that is written, for Holdfast output that
-is published, tentative or final, with rows in it. It is exact and caught up when everything published for the newest
-epoch is final. Every task of this query is a sink, so those that are left always have something to say.
-Times are seconds after the kill.
+**Lateness** is the time of an answer less the time at which the undisturbed schedule of the same run would have given
+it. The schedule comes from the last eight answers before the kill: epoch ``n`` is due at ``phase + n * pace``. The pace
+is the trigger interval where the system keeps up with it, else the median time between two answers; the phase is the
+median over those eight. A batch has the same rows whenever it is read, so without a trigger too an epoch is compared
+with when the same rows would have been answered. ``worst`` is the latest of the next three answers: what a failure
+delays may be the second one. Time that is lost is not made up for: a trigger that was missed is not repeated.
+
+**The kill** comes at a random moment between two answers: turn ``t`` of ``n`` draws it from the ``t``-th of ``n`` equal
+parts of the pace. Which two nodes die is drawn too. ``--seed`` decides both, alike for both systems.
+
+**Turns**: in each, one system follows the other for every trigger, and who is first changes from turn to turn. Each
+system has a driver process of its own, which keeps its JVM for all turns; each turn has a new session with four new
+executors, and nothing else runs meanwhile.
+
+**Settings**: ``same`` is the session of ``holdfast.spark_session`` for both, but for retries and the wait for locality,
+which are Spark's defaults for both; no replicas, checkpoints and RocksDB snapshots every ten epochs. ``chosen`` is what
+a good operator would choose for each. failing.py has them.
+
+``--cluster standalone``: a master and four workers on loopback; worker and executor of a node die together, and nobody
+comes in their place before the turn is over. ``local-cluster``: executors die and Spark starts new ones at once, which
+take CPU from the survivors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from measuring import Record, spreads, written
-from standalone import LOOPBACK, NODES, executors, kill, standalone
+from failing import DEADLINE, SETTINGS, SYSTEMS, Turn, run
+from lateness import ANSWER, EXACT
+from measuring import Record, say, spread, written
+from standalone import LOOPBACK, NODES, Standalone, standalone
+
+LIMITED = ("answer", "late", "worst", "exact")
+"""What did not come in time counts as the deadline."""
+TOLD = (*LIMITED, "exact_by", "pace", "fidelity")
+MARK = "turn: "
 
 
-def kill_two(application: str, whole_nodes: bool) -> float:
-    """SIGKILL two nodes at once; the moment."""
-    return kill(application, sorted(executors(application))[1:3], whole_nodes)
+class Drivers:
+    """A driver process for each system, for as long as it is needed."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def turn(self, turn: Turn, master: str) -> dict[str, Any]:
+        if turn.system not in self._processes:
+            command = [sys.executable, __file__, "--serve"]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            self._processes[turn.system] = subprocess.Popen(command, env=LOOPBACK, text=True, **pipes)  # type: ignore[call-overload]
+        process = self._processes[turn.system]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps([master, asdict(turn)]) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith(MARK):
+                found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                if "failed" in found:
+                    sys.exit(f"{turn.system}, {turn.settings} settings: {found['failed']}")
+                return found
+        sys.exit(f"the driver of {turn.system} ended with {process.wait()}")
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            assert process.stdin is not None
+            process.stdin.close()  # one that has nothing to do ends by that, and its JVM with it
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-def stream_of(spark: Any, keys: int, rows: int) -> Any:
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", NODES)
-    return stream.load().selectExpr(f"value % {keys} AS key")
+def serve() -> None:
+    """Turns as JSON lines on stdin, outcomes on stdout, until stdin ends."""
+    for line in sys.stdin:
+        master, fields = json.loads(line)
+        fields["victims"] = tuple(fields["victims"])
+        print(MARK + json.dumps(apart(Turn(**fields), master)), flush=True)
 
 
-def run_structured(master: str, keys: int, rows: int, kill_at: int, whole_nodes: bool, folder: Path) -> dict[str, Any]:
-    from pyspark.sql import SparkSession
-
-    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "localhost")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executor.memory", "1g")
-        .config("spark.sql.shuffle.partitions", str(NODES))
-        .config("spark.sql.streaming.stateStore.providerClass", rocks)
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    ended: list[tuple[int, float]] = []
-    reached = threading.Event()
-
-    def write(frame: Any, epoch: int) -> None:
-        frame.write.mode("append").parquet(str(folder / "output"))
-        ended.append((epoch, time.time()))
-        if epoch >= kill_at:
-            reached.set()
-
-    counted = stream_of(spark, keys, rows).groupBy("key").count()
-    query = (
-        counted.writeStream.outputMode("update").foreachBatch(write)
-        .trigger(processingTime="1 second").option("checkpointLocation", str(folder / "checkpoint")).start()
-    )  # fmt: skip
-    reached.wait(300)
-    moment = kill_two(spark.sparkContext.applicationId, whole_nodes)
-    until = time.monotonic() + 90
-    while time.monotonic() < until and len([at for _, at in ended if at > moment]) < 4 and query.isActive:
-        time.sleep(0.05)
-    after = [at - moment for _, at in ended if at > moment]
-    query.stop()
-    spark.stop()
-    return {"answer": after[0] if after else None, "exact": after[0] if after else None, "fidelity": 1.0}
+def apart(turn: Turn, master: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-failover-", ignore_cleanup_errors=True) as name:
+        try:
+            return run(turn, master, Path(name))
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
 
 
-def run_holdfast(
-    master: str, keys: int, rows: int, kill_at: int, whole_nodes: bool, folder: Path, replicas: int
-) -> dict[str, Any]:
-    import pyarrow as pa
+@contextmanager
+def masters(cluster: str, folder: Path) -> Iterator[tuple[str, Standalone | None]]:
+    """A master to connect to, and what brings nodes back that were killed."""
+    if cluster == "standalone":
+        with standalone(folder) as made:
+            yield made.url, made
+    else:
+        yield f"local-cluster[{NODES},1,1400]", None
 
-    from holdfast import operators as op
-    from holdfast.runtime.spark import spark_session, start
 
-    spark = spark_session(master, settings={"spark.executor.memory": "1g"})
-    pipeline = op.Pipeline(
-        op.source("keys", parallelism=2),
-        op.step("counts", op.aggregate({"key": pa.int64()}, count=op.count()), "keys", parallelism=NODES),
-    )
-    events: list[dict[str, Any]] = []
-    reached = threading.Event()
+def turns(asked: argparse.Namespace, settings: str, keys: int) -> Iterator[list[Turn]]:
+    """All turns of a table, in the order in which they are made; a list has both systems at the same moment."""
+    for number in range(asked.repeat):
+        for interval in asked.trigger:
+            drawn = random.Random(f"{asked.seed} {settings} {keys} {interval} {number}")
+            moment, victims = (number + drawn.random()) / asked.repeat, sorted(drawn.sample(range(NODES), 2))
+            rows = max(20_000, keys // 10)
+            each = [
+                Turn(
+                    system,
+                    settings,
+                    interval,
+                    keys,
+                    rows,
+                    moment,
+                    (victims[0], victims[1]),
+                    asked.epochs,
+                    asked.seconds,
+                )
+                for system in SYSTEMS
+            ]
+            yield each if number % 2 == 0 else each[::-1]
 
-    def listen(event: dict[str, Any]) -> None:
-        events.append({**event, "heard": time.time()})
-        if event["kind"] == "answered" and event["epoch"] >= kill_at:
-            reached.set()
 
-    chosen = [f"counts/{number}" for number in range(replicas)]
-    job = start(
-        stream_of(spark, keys, rows), pipeline, store=folder / "store", nodes=NODES, trigger="1 second",
-        checkpoint_every=10, replicas=chosen, listeners=[listen],
-    )  # fmt: skip
-    reached.wait(300)
-    moment = kill_two(spark.sparkContext.applicationId, whole_nodes)
+def measured(asked: argparse.Namespace, settings: str, cluster: str, keys: int, record: Record) -> list[dict[str, Any]]:
+    """A line for each trigger."""
+    found: dict[float | None, dict[str, list[dict[str, Any]]]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-failover-")))
+        master, nodes = stack.enter_context(masters(cluster, folder))
+        drivers = Drivers()
+        stack.callback(drivers.close)
+        for each in turns(asked, settings, keys):
+            for turn in each:
+                record.pause()
+                one = drivers.turn(turn, master)
+                if nodes is not None:
+                    nodes.workers(len(turn.victims))
+                found.setdefault(turn.interval, {}).setdefault(turn.system, []).append(one)
+                say(
+                    f"{settings}, {keys:,} keys, {_trigger(turn.interval)}, moment {turn.moment:.2f}: {told(turn, one)}"
+                )
+    return [
+        {
+            "settings": settings, "cluster": cluster, "keys": keys, "trigger": interval, "turns": asked.repeat,
+            "systems": {system: summary(systems[system]) for system in SYSTEMS},
+        }
+        for interval, systems in found.items()
+    ]  # fmt: skip
 
-    until = time.monotonic() + 90
-    told: dict[str, Any] = {"exact": None}
-    while time.monotonic() < until and told["exact"] is None and job.isActive:
-        time.sleep(0.05)
-        told = since(moment, list(events))
-    job.stop()
-    spark.stop()
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Spreads over the turns; ``parts``: the median of each part, over the turns that have it."""
+    limited = [{**each, **{name: DEADLINE for name in LIMITED if each[name] is None}} for each in runs]
+    told: dict[str, Any] = {}
+    for name in TOLD:
+        if known := [each[name] for each in limited if each[name] is not None]:
+            told[name] = spread(known)
+    parted = [each["parts"] for each in runs if each["parts"] is not None]
+    if parted:
+        told["parts"] = {
+            name: float(f"{statistics.median(known):.3g}")
+            for name in (*ANSWER, *EXACT)
+            if (known := [each[name] for each in parted if name in each])
+        }
+    if silent := sum(each["answer"] is None for each in runs):
+        told["unanswered"] = silent
     return told
 
 
-def since(moment: float, events: list[dict[str, Any]]) -> dict[str, Any]:
-    """When the loss was noticed, when the next answer came, and when everything was exact again, after the kill."""
-    later = [event for event in events if event["heard"] > moment]
-    lost = next((number for number, event in enumerate(later) if event["kind"] == "nodes lost"), None)
-    if lost is None:
-        return {"noticed": None, "answer": None, "exact": None, "fidelity": None}
-    epochs = [event for event in later[lost:] if event["kind"] == "epoch"]
-    read = [e for e in later[lost:] if e["kind"] == "published" and e["rows"] > 0 and e["fidelity"] > 0]
-    whole = [event for event in epochs if not event["absent"] and not event["tentative"]]
-    return {
-        "noticed": later[lost]["heard"] - moment,
-        "answer": read[0]["heard"] - moment if read else None,
-        "exact": whole[0]["heard"] - moment if whole else None,
-        "fidelity": read[0]["fidelity"] if read else None,
-    }
+def told(turn: Turn, one: dict[str, Any]) -> str:
+    def seconds(value: float | None) -> str:
+        return f"none within {DEADLINE:.0f} s" if value is None else f"{value:.2f} s"
 
-
-def once(system: str, cluster: str, keys: int, rows: int, kill_at: int, replicas: int) -> dict[str, Any]:
-    """One run in this process, on a cluster of its own."""
-    os.environ.update(
-        {name: LOOPBACK[name] for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_HOME", "PYSPARK_PYTHON")}
+    return (
+        f"{turn.system}: answer {seconds(one['answer'])}, late {seconds(one['late'])}, worst {seconds(one['worst'])}, "
+        f"exact {seconds(one['exact'])} by epoch +{one['exact_by']}, pace {one['pace']:.2f} s"
     )
-    with tempfile.TemporaryDirectory(prefix="holdfast-failover-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        whole = cluster == "standalone"
-
-        def go(master: str) -> dict[str, Any]:
-            if system == "structured":
-                return run_structured(master, keys, rows, kill_at, whole, folder)
-            return run_holdfast(master, keys, rows, kill_at, whole, folder, replicas)
-
-        if whole:
-            with standalone(folder) as made:
-                return go(made.url)
-        return go(f"local-cluster[{NODES},1,1400]")
 
 
-def apart(*arguments: str) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, __file__, "--one", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr[-3000:])
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+def _trigger(interval: float | None) -> str:
+    return "no trigger" if interval is None else f"trigger {interval:g} s"
 
 
-def main() -> None:
+def lines(row: dict[str, Any]) -> Iterator[str]:
+    """What is printed of a line of the table."""
+    where = f"{row['settings']} settings, {row['cluster']}, {row['keys']:,} keys"
+    yield f"{where}, {_trigger(row['trigger'])}, {row['turns']} turns"
+    for system, found in row["systems"].items():
+        cells = [
+            f"{name} {found[name]['median']:.2f} ({found[name]['least']:.2f}-{found[name]['most']:.2f})"
+            for name in TOLD
+            if name in found
+        ]
+        yield f"  {system:<12}{', '.join(cells)}"
+        if "parts" in found:
+            yield "  " + " " * 12 + ", ".join(f"{name} {value:.2f}" for name, value in found["parts"].items())
+
+
+def triggers(text: str) -> list[float | None]:
+    found: list[float | None] = []
+    for word in text.split(","):
+        try:
+            interval = None if word == "none" else float(word)
+        except ValueError:
+            interval = 0.0
+        if interval is not None and not 0.05 <= interval <= 60:
+            raise argparse.ArgumentTypeError(
+                f"{word!r}: seconds from 0.05 to 60 are needed, or none, such as 1,0.2,none"
+            )
+        found.append(interval)
+    return found
+
+
+def parser_of() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--keys", type=int, action="append")
+    parser.add_argument("--settings", choices=SETTINGS, action="append", help="both if not given")
+    parser.add_argument("--trigger", type=triggers, help="intervals in seconds, or none; 1,0.2,none if not given, "
+                        "of the matrix 0.5")  # fmt: skip
+    parser.add_argument("--keys", type=int, action="append", help="100,000 if not given")
     parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--replicas", type=int, default=0, help="replicate so many of the four tasks")
+    parser.add_argument("--repeat", type=int, help="turns; 3 if not given")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments and of the nodes that are killed")
+    parser.add_argument("--epochs", type=int, default=10, help="so many answers come before the kill, at least,")
+    parser.add_argument("--seconds", type=float, default=6.0, help="and for so many seconds")
+    parser.add_argument("--quick", action="store_true", help="one turn, trigger 0.2 s, hardly warm: whether it works")
     parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes; standalone")
     parser.add_argument("--workload", action="append", help="of the matrix; all of them if not given")
     parser.add_argument("--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six")
@@ -184,66 +254,62 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="of the matrix: keep the store of every run in this folder")
     parser.add_argument("--json", type=Path, help="write what was found here; of the matrix a line a run, as it ends: "
                         "runs that are there already are not run again")  # fmt: skip
-    parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    for option, value in (("--seeds", asked.seeds), ("--rate", asked.rate), ("--repeat", asked.repeat)):
-        if value < 1:
-            parser.error(f"{option} must be at least 1, got {value}")
-    if asked.matrix:
-        from holdfast.workloads import WORKLOADS
-        from matrix import all_cases, all_pairs, recorded, run
+    parser.add_argument("--one", nargs=2, metavar=("MASTER", "TURN"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    return parser
 
-        if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
-            parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
-        if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"([0-3]),(?!\1)[0-3]", pair)]:
-            parser.error(f"--pair {wrong[0]}: two different nodes of 0 to 3 are needed, such as 1,2")
-        pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
-        replicas = ["none"] if asked.no_replicas else ["none", "25 %"]
-        cases = all_cases(asked.workload or list(WORKLOADS), pairs, asked.seeds, asked.rate, replicas)
-        if asked.json is not None and not asked.json.absolute().parent.is_dir():
-            parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}; make it first")
-        try:
-            recorded(asked.json, cases)
-        except (ValueError, KeyError, TypeError):
-            parser.error(f"--json {asked.json}: a line of it is no run of a matrix; name another file")
-        run(cases, (asked.cluster or ["standalone"])[0], asked.json, asked.keep)
+
+def main() -> None:
+    parser = parser_of()
+    asked = parser.parse_args()
+    if asked.serve:
+        serve()
         return
     if asked.one:
-        system, cluster, *numbers = asked.one
-        print(json.dumps(once(system, cluster, *map(int, numbers))))
+        fields = json.loads(asked.one[1])
+        print(json.dumps(apart(Turn(**{**fields, "victims": tuple(fields["victims"])}), asked.one[0])))
         return
-    heads = ("cluster", "keys", "system", "next answer", "fidelity", "exact", "answer ratio", "exact ratio")
-    print("".join(f"{head:>16}" for head in heads))
-    record, lines = Record("failover.py", sys.argv[1:]), []
-    for cluster in asked.cluster or ["standalone", "local-cluster"]:
-        for keys in asked.keys or [100_000, 2_000_000]:
-            rows = max(20_000, keys // 10)
-            found: dict[str, dict[str, float]] = {}
-            spread_of: dict[str, dict[str, dict[str, float]]] = {}
-            for system in ("structured", "holdfast"):
-                runs = []
-                for _ in range(asked.repeat):
-                    record.pause()
-                    run = apart(system, cluster, str(keys), str(rows), "13", str(asked.replicas))
-                    runs.append({name: 90.0 if value is None else value for name, value in run.items()})
-                spread_of[system] = spreads(runs, "answer", "exact", "fidelity")
-                found[system] = {what: each["median"] for what, each in spread_of[system].items()}
-            lines.append({"cluster": cluster, "keys": keys, "turns": asked.repeat, "systems": spread_of})
-            for system, times in found.items():
-                ratio = {what: found["structured"][what] / times[what] for what in ("answer", "exact")}
-                cells = [
-                    cluster,
-                    f"{keys:,}",
-                    system,
-                    f"{times['answer']:.2f} s",
-                    f"{times['fidelity']:.2f}",
-                    f"{times['exact']:.2f} s",
-                ]
-                print(
-                    "".join(f"{cell:>16}" for cell in [*cells, f"{ratio['answer']:.1f}x", f"{ratio['exact']:.1f}x"]),
-                    flush=True,
-                )
-    written(asked.json, record.to_json(lines))
+    if asked.quick:
+        asked.repeat, asked.epochs, asked.seconds = asked.repeat or 1, 8, 1.0
+    asked.trigger = asked.trigger or ([0.5] if asked.matrix else [0.2] if asked.quick else [1.0, 0.2, None])
+    asked.repeat = 3 if asked.repeat is None else asked.repeat
+    for option in ("seeds", "rate", "repeat", "epochs"):
+        if getattr(asked, option) < 1:
+            parser.error(f"--{option} must be at least 1, got {getattr(asked, option)}")
+    if wrong := [keys for keys in asked.keys or () if keys < 1]:
+        parser.error(f"--keys must be at least 1, got {wrong[0]}")
+    if asked.json is not None and not asked.json.absolute().parent.is_dir():
+        parser.error(f"--json {asked.json}: there is no folder {asked.json.parent}; make it first")
+    if asked.matrix:
+        matrix(parser, asked)
+        return
+    record, rows = Record("failover.py", sys.argv[1:]), []
+    for settings in asked.settings or SETTINGS:
+        for cluster in asked.cluster or ["standalone"]:
+            for keys in asked.keys or [100_000]:
+                for row in measured(asked, settings, cluster, keys, record):
+                    rows.append(row)
+                    print("\n".join(lines(row)), flush=True)
+    written(asked.json, record.to_json(rows))
+
+
+def matrix(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> None:
+    from holdfast.workloads import WORKLOADS
+    from matrix import all_cases, all_pairs, recorded, run
+
+    if unknown := [name for name in asked.workload or () if name not in WORKLOADS]:
+        parser.error(f"--workload {unknown[0]}: there are {', '.join(WORKLOADS)}")
+    if wrong := [pair for pair in asked.pair or () if not re.fullmatch(r"([0-3]),(?!\1)[0-3]", pair)]:
+        parser.error(f"--pair {wrong[0]}: two different nodes of 0 to 3 are needed, such as 1,2")
+    pairs = [(int(pair[0]), int(pair[2])) for pair in asked.pair or ()] or all_pairs()
+    replicas = ["none"] if asked.no_replicas else ["none", "25 %"]
+    names, intervals = asked.workload or list(WORKLOADS), asked.trigger
+    cases = all_cases(names, pairs, asked.seeds, asked.rate, replicas, intervals)
+    try:
+        recorded(asked.json, cases)
+    except (ValueError, KeyError, TypeError):
+        parser.error(f"--json {asked.json}: a line of it is no run of a matrix; name another file")
+    run(cases, (asked.cluster or ["standalone"])[0], asked.json, asked.keep)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from matrix_table import accuracy, line, same, table
+from lateness import answers_of, outcome, parts, schedule, whole_of
+from matrix_table import accuracy, line, parts_table, same, table
 from standalone import ARCHIVE, NODES, kill, standalone
 
 BASE = 14
@@ -27,7 +30,10 @@ KILL_AT = 20
 checkpoint, which comes every three to four epochs at this age, is that of epoch 16."""
 KNOWN = 40
 """Up to this epoch it is known what every query says undisturbed."""
-TRIGGER = "500 milliseconds"
+TRIGGER = 0.5
+"""Seconds, unless ``--trigger`` says otherwise."""
+LOOKED_BACK = 4
+"""So many answers before the kill make the schedule: of the six that there are, the first wait for new executors."""
 DEADLINE = 120.0
 BRISK = f"{ARCHIVE} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Half of the executors of each run are new. With one compiler instead of two they are warm after a few epochs."""
@@ -52,10 +58,16 @@ class Case:
     replicas: str
     seed: int
     rate: int
+    interval: float | None = TRIGGER
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.seed, self.workload, self.replicas, tuple(self.pair)
+        return self.seed, self.workload, self.replicas, tuple(self.pair), self.interval
+
+    @property
+    def moment(self) -> float:
+        """Of the kill, from 0 to 1: that part of an epoch after an answer."""
+        return random.Random(repr(self.key)).random()
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,7 @@ class Outcome:
 
     ``least``: the smallest fidelity of any epoch until all was exact; ``age``: epochs since the checkpoint when nodes
     were killed; ``copies``: replicas that were at the head then; ``same``: final rows are those of an undisturbed run.
+    ``late``, ``worst``, ``exact_by``, ``parts``: see lateness.py.
     """
 
     answer: float | None = None
@@ -76,11 +89,21 @@ class Outcome:
     age: int | None = None
     copies: int | None = None
     same: bool | None = None
+    late: float | None = None
+    worst: float | None = None
+    exact_by: int | None = None
+    parts: dict[str, float] | None = None
     lost: list[str] = field(default_factory=list)
     """Who, in the words of the history: more than two, where somebody else was given up."""
 
 
-def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: dict[str, pa.Table]) -> Outcome:
+def judged(
+    name: str,
+    killed: float,
+    events: Iterable[dict[str, Any]],
+    tables: dict[str, pa.Table],
+    interval: float | None = TRIGGER,
+) -> Outcome:
     """What the history and the outputs of a run say of its failure."""
     events = list(events)
     place = next((number for number, event in enumerate(events) if event["kind"] == "nodes lost"), None)
@@ -97,6 +120,10 @@ def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: d
     # Who dies together may be noticed apart: what was said last before the answer is of all of them.
     losses = [e for e in later if e["kind"] == "nodes lost"]
     before = [e for e in losses if said is None or (e["time"] <= said["time"] and e["epoch"] <= max(said["epochs"]))]
+    answers = answers_of(events)
+    known = sum(at <= killed for at in answers.values()) >= LOOKED_BACK
+    kept = schedule(answers, killed, interval, LOOKED_BACK) if known else None
+    after = None if kept is None else outcome(killed, answers, whole_of(events), kept)
     return Outcome(
         None if said is None else said["time"] - killed,
         None if said is None else said["fidelity"],
@@ -107,6 +134,10 @@ def judged(name: str, killed: float, events: Iterable[dict[str, Any]], tables: d
         events[place]["time"] - killed,
         None if not saved else events[place]["epoch"] - 1 - saved[-1],
         next((e["replicas"] for e in reversed(earlier) if e["kind"] == "epoch"), None),
+        late=None if after is None else after.late,
+        worst=None if after is None else after.worst,
+        exact_by=None if after is None else after.exact_by,
+        parts=parts(killed, events, None if exact is None else exact["epoch"]),
         lost=[f"{', '.join(e['nodes'])}: {e['cause']}" for e in losses],
     )
 
@@ -146,28 +177,37 @@ class Matrix:
             tables = {kind: read_output(store, kind) for kind in ("tentative", "final")}
         finally:
             if keep is not None:
-                shutil.copytree(store, keep / "-".join(map(str, (*case.key[:3], *case.pair))), symlinks=True)
+                shutil.copytree(
+                    store, keep / "-".join(map(str, (*case.key[:3], case.interval, *case.pair))), symlinks=True
+                )
             shutil.rmtree(store, ignore_errors=True)
-        found = judged(case.workload, killed, events, tables)
+        found = judged(case.workload, killed, events, tables, case.interval)
         assert self._exact is not None
         return Outcome(**{**asdict(found), "same": same(tables["final"], self._exact, KNOWN)})
 
     def _failing(self, case: Case, store: Path, budget: float | None) -> float:
         whole, reached, lost = threading.Event(), threading.Event(), threading.Event()
 
+        answered: list[float] = []
+
         def listen(event: dict[str, Any]) -> None:
-            if event["kind"] == "answered" and event["epoch"] >= KILL_AT - 1:
-                reached.set()
+            if event["kind"] == "answered":
+                answered.append(event["time"])
+                if event["epoch"] >= KILL_AT - 1:
+                    reached.set()
             elif event["kind"] == "nodes lost":
                 lost.set()
             elif event["kind"] == "epoch" and lost.is_set() and not event["absent"] and not event["tentative"]:
                 whole.set()
 
         self._began = time.time()
-        job = self._start(case.workload, case.seed, store, budget=budget, trigger=TRIGGER, listeners=[listen])
+        trigger = None if case.interval is None else f"{case.interval * 1000:.0f} milliseconds"
+        job = self._start(case.workload, case.seed, store, budget=budget, trigger=trigger, listeners=[listen])
         reached.wait(DEADLINE)
         victims = [job.driver.nodes[f"node-{number}"].incarnation for number in case.pair]
         self._want(NODES - len(victims))
+        pace = statistics.median(later - earlier for earlier, later in pairwise(answered[-LOOKED_BACK:]))
+        time.sleep(max(0.0, answered[-1] + case.moment * pace - time.time()))
         killed = kill(self._spark.sparkContext.applicationId, victims, False)
         whole.wait(DEADLINE)
         self._want(NODES)  # they start while the job ends and is judged
@@ -231,7 +271,8 @@ def run(cases: Sequence[Case], where: str, lines: Path | None = None, keep: Path
             else:
                 _run(left, f"local-cluster[{NODES},1,1024]", folder, found, lines, keep)
         finally:
-            print(table(found.values()), flush=True)  # of what there is, if it was broken off
+            # Of what there is, if it was broken off.
+            print(table(found.values()), parts_table(found.values()), sep="\n", flush=True)
 
 
 def _run(
@@ -270,7 +311,7 @@ def recorded(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, A
     whole, _, broken = lines.read_text(encoding="utf-8").rpartition("\n")
     for text in whole.splitlines():
         body = json.loads(text)
-        case = Case(**{name: body[name] for name in ("workload", "pair", "replicas", "seed", "rate")})
+        case = Case(**{name: body[name] for name in ("workload", "pair", "replicas", "seed", "rate", "interval")})
         if case.key in wanted and case.rate != wanted[case.key].rate:
             raise SystemExit(f"--json {lines}: has runs with --rate {case.rate}, asked for is {wanted[case.key].rate}")
         found[case.key] = body
@@ -282,15 +323,20 @@ def recorded(lines: Path | None, cases: Sequence[Case]) -> dict[Any, dict[str, A
 
 
 def all_cases(
-    names: Sequence[str], pairs: Sequence[tuple[int, int]], seeds: int, rate: int, replicas: Sequence[str]
+    names: Sequence[str],
+    pairs: Sequence[tuple[int, int]],
+    seeds: int,
+    rate: int,
+    replicas: Sequence[str],
+    intervals: Sequence[float | None] = (TRIGGER,),
 ) -> list[Case]:
     """An input at a time, so that what is broken off has some of everything.
 
     A budget that buys no task at all is left out: it would be the same run again.
     """
     return [
-        Case(name, pair, copies, seed, rate)
-        for seed, name, copies, pair in product(range(seeds), names, replicas, pairs)
+        Case(name, pair, copies, seed, rate, interval)
+        for seed, interval, name, copies, pair in product(range(seeds), intervals, names, replicas, pairs)
         if copies == "none" or quarter(name) >= 1
     ]
 

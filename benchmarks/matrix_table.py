@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lateness import ANSWER, EXACT
+
 Told = Mapping[str, Any]
 
 
@@ -78,8 +80,9 @@ def line(one: Told) -> str:
     first, second = one["pair"]
     return (
         f"{one['workload']:<18}{one['replicas']:>5} seed {one['seed']} nodes {first},{second}: next answer "
-        f"{_seconds(one['answer'])}, fidelity {_share(one['fidelity'])} (promised {_share(one['promised'])}), "
-        f"accuracy {_share(one['accuracy'])}, exact {_seconds(one['exact'])}, checkpoint {one['age']} old{_marks(one)}"
+        f"{_seconds(one['answer'])}, {_seconds(one['late'])} late, fidelity {_share(one['fidelity'])} "
+        f"(promised {_share(one['promised'])}), accuracy {_share(one['accuracy'])}, exact {_seconds(one['exact'])} "
+        f"by epoch +{one['exact_by']}, checkpoint {one['age']} old{_marks(one)}"
     )
 
 
@@ -95,16 +98,11 @@ def _marks(one: Told) -> str:
 
 
 def table(found: Iterable[Told]) -> str:
-    """One row for each workload, with and without replicas: the median, then the worst."""
-    lines = [
-        "",
-        "| workload | replicas | runs | next answer | its fidelity | its accuracy | exact | off promise | marks |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    of: dict[tuple[str, str], list[Told]] = {}
-    for one in found:
-        of.setdefault((one["workload"], one["replicas"]), []).append(one)
-    for (name, replicas), ours in of.items():
+    """One row for each workload and trigger, with and without replicas: the median, then the worst."""
+    heads = ("workload", "replicas", "trigger", "runs", "next answer", "late", "latest of three", "its fidelity",
+             "its accuracy", "exact", "by epoch", "off promise", "marks")  # fmt: skip
+    lines = ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for (name, replicas, trigger), ours in _by_row(found).items():
         off = [abs(one["promised"] - one["fidelity"]) for one in ours if None not in (one["promised"], one["fidelity"])]
         silent, wrong = sum(not one["least"] for one in ours), sum(not one["same"] for one in ours)
         marks = ", ".join(
@@ -114,14 +112,36 @@ def table(found: Iterable[Told]) -> str:
         )
         cells = [
             _both([one["answer"] for one in ours], _seconds, max),
+            _both([one["late"] for one in ours], _seconds, max),
+            _both([one["worst"] for one in ours], _seconds, max),
             _both([one["fidelity"] for one in ours], _share, min),
             _both([one["accuracy"] for one in ours], _share, min),
             _both([one["exact"] for one in ours], _seconds, max),
+            _both([one["exact_by"] for one in ours], lambda value: f"+{value:g}", max),
             _both([*off, *[None] * (len(ours) - len(off))], _share, max),
             marks or "none",
         ]
-        lines.append(f"| {name} | {replicas} | {len(ours)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {replicas} | {trigger} | {len(ours)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def parts_table(found: Iterable[Told]) -> str:
+    """Where the time went, in seconds: the median of each part over the runs that have it."""
+    names = (*ANSWER, *EXACT)
+    lines = ["", f"| workload | replicas | trigger | {' | '.join(names)} |", "|---" * (len(names) + 3) + "|"]
+    for row, ours in _by_row(found).items():
+        known = [[one["parts"][name] for one in ours if one["parts"] and name in one["parts"]] for name in names]
+        cells = [*row, *(f"{statistics.median(each):.2f}" if each else "none" for each in known)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_row(found: Iterable[Told]) -> dict[tuple[str, str, str], list[Told]]:
+    of: dict[tuple[str, str, str], list[Told]] = {}
+    for one in found:
+        trigger = "none" if one["interval"] is None else f"{one['interval']:g} s"
+        of.setdefault((one["workload"], one["replicas"], trigger), []).append(one)
+    return of
 
 
 def _seconds(value: float | None) -> str:

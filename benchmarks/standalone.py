@@ -16,6 +16,8 @@ from pathlib import Path
 import pyspark
 
 NODES = 4
+COME = 180.0
+"""Seconds that workers, and executors, have to come: much on a busy machine."""
 HOME = Path(pyspark.__file__).parent
 LOOPBACK = {
     **os.environ,
@@ -50,10 +52,10 @@ class Standalone:
             size = ["--cores", "1", "--memory", "1400m"]
             folder = ["--work-dir", str(self._folder / f"worker-{len(self._processes)}")]
             self._launch("org.apache.spark.deploy.worker.Worker", *size, *folder, self.url)
-        until = time.monotonic() + 60
+        until = time.monotonic() + COME
         while self._registered() < before + count:
             if time.monotonic() > until:
-                sys.exit(f"no {count} workers within a minute; see {self._log}")
+                sys.exit(f"no {count} workers within {COME:.0f} s; see {self._log}")
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -67,7 +69,9 @@ class Standalone:
     def _launch(self, name: str, *words: str) -> None:
         with self._log.open("a") as log:
             command = [str(HOME / "bin/spark-class"), name, "--host", "localhost", "--webui-port", "0", *words]
-            environment = {**LOOPBACK, "SPARK_DAEMON_JAVA_OPTS": ARCHIVE}
+            # What an executor that is killed leaves behind goes with the folder.
+            left = {"SPARK_LOCAL_DIRS": str(self._folder / "local")}
+            environment = {**LOOPBACK, **left, "SPARK_DAEMON_JAVA_OPTS": ARCHIVE}
             self._processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
 

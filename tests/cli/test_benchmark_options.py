@@ -21,6 +21,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("failover.py --matrix --seeds 0", "--seeds must be at least 1, got 0"),
         ("failover.py --matrix --rate 0", "--rate must be at least 1, got 0"),
         ("failover.py --repeat 0", "--repeat must be at least 1, got 0"),
+        ("failover.py --epochs 0", "--epochs must be at least 1, got 0"),
+        ("failover.py --keys 0", "--keys must be at least 1, got 0"),
+        ("failover.py --json nowhere/found", "--json nowhere/found: there is no folder nowhere; make it first"),
+        (
+            "failover.py --trigger 1,soon",
+            "argument --trigger: 'soon': seconds from 0.05 to 60 are needed, or none, such as 1,0.2,none",
+        ),
         ("failover.py --matrix --json nowhere/runs", "--json nowhere/runs: there is no folder nowhere; make it first"),
         (
             "failover.py --matrix --json LICENSE",
