@@ -35,7 +35,6 @@ def test_the_readmes_greedy_leaves_nothing_with_the_rates_of_the_example() -> No
     assert "With these rates, which are made up for the example" in prose("README.md")
 
 
-@pytest.mark.xfail(strict=True, reason="README says that Structured Streaming's state partitions are fixed")
 def test_structured_streaming_repartitions_the_state_of_a_stopped_query() -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import query
