@@ -16,13 +16,21 @@ from waiting import DEADLINE, until
 
 
 class Listed(list[Any]):
-    """A list as Scala has them."""
+    """A list as Scala has them. ``calls``: how often anything was asked of any, each time through the gateway."""
+
+    calls = 0
 
     def size(self) -> int:
+        Listed.calls += 1
         return len(self)
 
     def apply(self, number: int) -> Any:
+        Listed.calls += 1
         return self[number]
+
+    def mkString(self, between: str) -> str:
+        Listed.calls += 1
+        return between.join(self)
 
 
 def executors(*ids: str) -> Executors:
@@ -70,6 +78,19 @@ def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_someth
     after = made.look()["node-1"]
     assert after.place == before.place and after.incarnation != before.incarnation and after.folder != before.folder
     assert list(made.look()) == ["node-0", "node-1"] and made.look()["node-0"].incarnation == "0"
+
+
+@pytest.mark.xfail(strict=True, reason="each executor is asked for by a call of its own, ten times a second")
+def test_a_look_does_not_ask_spark_more_often_where_there_are_more_executors() -> None:
+    def calls(count: int) -> int:
+        made = executors(*map(str, range(count)))
+        assert [info.place for info in made.look().values()] == [f"executor_h{n}_{n}" for n in range(count)]
+        Listed.calls = 0
+        assert len(made.look()) == count
+        return Listed.calls
+
+    assert calls(40) == calls(2)
+    assert not executors().look()
 
 
 def test_one_that_does_not_see_the_store_yet_is_tried_again_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
