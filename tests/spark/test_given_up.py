@@ -80,7 +80,6 @@ def test_an_executor_that_was_given_up_is_back_as_another_when_it_has_run_someth
     assert list(made.look()) == ["node-0", "node-1"] and made.look()["node-0"].incarnation == "0"
 
 
-@pytest.mark.xfail(strict=True, reason="each executor is asked for by a call of its own, ten times a second")
 def test_a_look_does_not_ask_spark_more_often_where_there_are_more_executors() -> None:
     def calls(count: int) -> int:
         made = executors(*map(str, range(count)))
