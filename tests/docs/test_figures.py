@@ -69,6 +69,59 @@ def test_a_table_shows_spread_shares_and_whether_others_were_at_work(
     assert cells[1] == "1,000,000" and cells[4] == "1,000 (999-1,000)" and cells[6:] == ["2.5", "50%", "6% |"]
 
 
+def test_young_batches_stand_below_warm_ones_once_they_were_measured(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(speed: float, young: float | None) -> dict[str, Any]:
+        spreads = {"rows_per_second": speed, "cpu": 1.0} | ({} if young is None else {"young_rows_per_second": young})
+        return {name: {"median": value, "least": value, "most": value} for name, value in spreads.items()}
+
+    def told(young: float | None) -> list[str]:
+        systems = {name: found(speed, young and speed / young) for name, speed in speeds.items()}
+        row = {"query": "keyed-count", "rows": 200_000, "turns": 2, "systems": systems}
+        for name in ("keyed-count", "word-frequency"):
+            (tmp_path / f"{name}.json").write_text(json.dumps({**head, "rows": [row]}), encoding="utf-8")
+        return [line for line in figures.readme().splitlines() if line.startswith("| the same")]
+
+    speeds = {"structured": 1e6, "plain": 2e6, "holdfast": 4e6}
+    head = {"command": "limit.py", "date": "2026-01-02", "cores": 2, "memory_gib": 24, "others": 0.0, "quiet": True}
+    (tmp_path / "idle.json").write_text((figures.KEPT / "idle.json").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(figures, "KEPT", tmp_path)
+    assert told(None) == []
+    assert (
+        told(2.0) == ["| the same, the first thirty batches: thousand rows/s | 500 | 1,000 | 2.0 | 2,000 | 4.0 |"] * 2
+    )
+
+
+def test_failover_tells_how_late_exact_by_when_and_where_the_time_went(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(**values: float) -> dict[str, Any]:
+        return {name: {"median": value, "least": value, "most": value} for name, value in values.items()}
+
+    one = found(answer=3.0, late=2.5, worst=2.75, exact=3.0, exact_by=1, pace=1.0, fidelity=1.0)
+    two = found(answer=0.5, late=-0.01, worst=0.12, exact=1.5, exact_by=2, pace=1.0, fidelity=0.9)
+    systems = {"structured": one, "holdfast": {**two, "parts": {"noticed": 0.1}}}
+    row = {
+        "settings": "same",
+        "cluster": "standalone",
+        "keys": 100_000,
+        "trigger": None,
+        "turns": 3,
+        "systems": systems,
+    }
+    document = {"command": "benchmarks/failover.py", "date": "2026-01-02", "cores": 2, "memory_gib": 24, "others": 0.0,
+                "quiet": True, "rows": [row, {**row, "trigger": 0.2, "cluster": "local-cluster"}]}  # fmt: skip
+    (tmp_path / "failover.json").write_text(json.dumps(document), encoding="utf-8")
+    monkeypatch.setattr(figures, "KEPT", tmp_path)
+    first, second = figures.failover().splitlines()[-2:]
+    told = "2.50 | 2.75 | 3.00, +1 | -0.01, fidelity 0.90 | 0.12 | 1.50, +2 |"
+    assert first == f"| same, none, 100,000 keys | {told}"
+    assert second == f"| same, 0.2 s, 100,000 keys, `local-cluster` | {told}"
+    assert figures.failover_parts().splitlines()[-1].split(" | ")[1:4] == ["0.10", "-", "-"]
+    assert "1.00 | 1.00 | 3.00 | 0.500 |" in figures.failover_seconds()
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "figures").glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_kept_is_small_and_names_no_machine(figures: Any, path: Path) -> None:
     text = path.read_text(encoding="utf-8")
