@@ -20,7 +20,7 @@ from standalone import ARCHIVE, COME, NODES, executors, kill
 SYSTEMS = ("structured", "holdfast")
 SETTINGS = ("same", "chosen")
 DEADLINE = 60.0
-"""So many seconds after the kill it counts as not answered, or as never exact."""
+"""Seconds after the kill after which it counts as not answered, or as never exact."""
 COMMON = {
     "spark.executor.memory": "1g",
     "spark.sql.shuffle.partitions": str(NODES),
@@ -62,7 +62,8 @@ PROTECTED: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True, slots=True)
 class Turn:
     """``interval``: of the trigger, in seconds; None: no trigger. ``moment``: of the kill, from 0 to 1, after an answer
-    and in times of the pace. ``victims``: which of the executors. ``epochs``, ``seconds``: so long the job runs first.
+    and in times of the pace. ``victims``: which of the executors. ``epochs``, ``seconds``: how long the job runs first,
+    at least.
     """
 
     system: str
@@ -118,7 +119,7 @@ def stream_of(spark: Any, keys: int, rows: int) -> Any:
 
 
 def run(turn: Turn, master: str, folder: Path) -> dict[str, Any]:
-    """One turn; whole nodes die where somebody else owns the cluster."""
+    """One turn. On a standalone cluster whole nodes die, on a local cluster executors."""
     spark = session(turn, master)
     try:
         return (_structured if turn.system == "structured" else _holdfast)(turn, spark, master, folder)
@@ -173,7 +174,7 @@ def _holdfast(turn: Turn, spark: Any, master: str, folder: Path) -> dict[str, An
             lost.set()
 
     def over() -> bool:
-        """The loss was noticed, and so many epochs were answered since the kill, the last of them exactly."""
+        """The loss was noticed, and enough epochs were answered since the kill, the last of them exactly."""
         return lost.is_set() and len(_after(killed, dict(answers))) >= WATCHED and whole[max(whole)] is not None
 
     job = start(

@@ -1,7 +1,7 @@
 """Half of the nodes die: how late is the next answer, and when is it exact? Holdfast and Structured Streaming by turns.
 
-    .venv/bin/python benchmarks/failover.py                              # both tables, three triggers; 15 minutes
-    .venv/bin/python benchmarks/failover.py --settings same --trigger 1,none --repeat 2          # 4 minutes
+    .venv/bin/python benchmarks/failover.py                              # both tables, three triggers
+    .venv/bin/python benchmarks/failover.py --settings same --trigger 1,none --repeat 2
     .venv/bin/python benchmarks/failover.py --keys 2000000 --trigger 1                           # with more state
     .venv/bin/python benchmarks/failover.py --matrix [--workload top-k] [--pair 1,2] [--seeds 1]   # every workload
 
@@ -17,18 +17,18 @@ with when the same rows would have been answered. ``worst`` is the latest of the
 delays may be the second one. Time that is lost is not made up for: a trigger that was missed is not repeated.
 
 **The kill** comes at a random moment between two answers: turn ``t`` of ``n`` draws it from the ``t``-th of ``n`` equal
-parts of the pace. Which two nodes die is drawn too. ``--seed`` decides both, alike for both systems.
+parts of the pace. Which two nodes die is drawn too. ``--seed`` decides both, and both systems get the same draws.
 
-**Turns**: in each, one system follows the other for every trigger, and who is first changes from turn to turn. Each
-system has a driver process of its own, which keeps its JVM for all turns; each turn has a new session with four new
-executors, and nothing else runs meanwhile.
+**Turns**: in each, one system follows the other for every trigger, and the order changes from turn to turn. Each system
+has a driver process, which keeps its JVM for all turns; each turn has a new session with four new executors, and the
+other driver is idle then, without a session.
 
-**Settings**: ``same`` is the session of ``holdfast.spark_session`` for both, but for retries and the wait for locality,
-which are Spark's defaults for both; no replicas, checkpoints and RocksDB snapshots every ten epochs. ``chosen`` is what
-a good operator would choose for each. failing.py has them.
+**Settings**: ``same`` is the session of ``holdfast.spark_session`` for both, with Spark's defaults for retries and for
+the wait for locality; no replicas, checkpoints and RocksDB snapshots every ten epochs. ``chosen`` is what a good
+operator would choose for each. failing.py has both lists.
 
-``--cluster standalone``: a master and four workers on loopback; worker and executor of a node die together, and nobody
-comes in their place before the turn is over. ``local-cluster``: executors die and Spark starts new ones at once, which
+``--cluster standalone``: a master and four workers on loopback; worker and executor of a node die together, and nothing
+replaces them before the turn is over. ``local-cluster``: executors die and Spark starts new ones at once, which
 take CPU from the survivors.
 """
 
@@ -60,7 +60,7 @@ MARK = "turn: "
 
 
 class Drivers:
-    """A driver process for each system, for as long as it is needed."""
+    """A driver process for each system, started at its first turn."""
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -85,7 +85,7 @@ class Drivers:
     def close(self) -> None:
         for process in self._processes.values():
             assert process.stdin is not None
-            process.stdin.close()  # one that has nothing to do ends by that, and its JVM with it
+            process.stdin.close()  # an idle one ends at that, and its JVM with it
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -242,9 +242,9 @@ def parser_of() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
     parser.add_argument("--repeat", type=int, help="turns; 3 if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and of the nodes that are killed")
-    parser.add_argument("--epochs", type=int, default=10, help="so many answers come before the kill, at least,")
-    parser.add_argument("--seconds", type=float, default=6.0, help="and for so many seconds")
-    parser.add_argument("--quick", action="store_true", help="one turn, trigger 0.2 s, hardly warm: whether it works")
+    parser.add_argument("--epochs", type=int, default=10, help="least number of answers before the kill")
+    parser.add_argument("--seconds", type=float, default=6.0, help="least seconds from the first answer to the kill")
+    parser.add_argument("--quick", action="store_true", help="one short turn with a trigger of 0.2 s: whether it works")
     parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes; standalone")
     parser.add_argument("--workload", action="append", help="of the matrix; all of them if not given")
     parser.add_argument("--pair", action="append", help="of the matrix: nodes to kill, such as 1,2; else all six")

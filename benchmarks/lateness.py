@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 LOOKED_BACK = 8
-"""The schedule is that of so many answers before the kill."""
+"""Number of answers before the kill that make the schedule."""
 KEPT_UP = 1.05
 """A system whose answers are no further apart than the trigger interval, times this, keeps up with the trigger."""
 WATCHED = 3
-"""So many answers after the kill are compared with the schedule."""
+"""Number of answers after the kill that are compared with the schedule."""
 ANSWER = ("noticed", "called off", "not due", "decided", "state read", "worked", "published")
 EXACT = ("replayed", "awaited", "caught up")
 

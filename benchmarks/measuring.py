@@ -17,7 +17,7 @@ from typing import Any
 QUIET = 0.1
 """A machine of which others take less than this share is quiet."""
 FIRST = 30
-"""So many batches are those of a young query."""
+"""Number of batches in which a query is young."""
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
