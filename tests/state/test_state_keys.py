@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Invalid
 from holdfast.state import hash_keys
-from holdfast.state.keys import equal_keys, hash64
+from holdfast.state.keys import equal_keys, hash64, in_one_form
 
 M = 2**64 - 1
 QUICK = settings(deadline=None, derandomize=True, max_examples=30)
@@ -99,6 +99,49 @@ def test_integers_as_defined(values: list[int | None]) -> None:
 @given(st.lists(st.one_of(st.none(), st.floats())))
 def test_floats_as_defined(values: list[float | None]) -> None:
     assert hashes_of(values, pa.float64()) == [scalar_hash(v) for v in values]
+
+
+WIDTHS = {
+    16: (0x8000, 0x7E00, 0x7E01),
+    32: (1 << 31, 0x7FC00000, 0xFFC00001),
+    64: (1 << 63, 0x7FF8 << 48, 0xFFF8 << 48),
+}
+
+
+@QUICK
+@given(
+    places=st.lists(st.sampled_from([0, 1, 2, 3, 4, None])), width=st.sampled_from([*WIDTHS]), gone=st.booleans(),
+    cut=st.integers(0, 2),
+)  # fmt: skip
+def test_equal_keys_get_equal_bits(places: list[int | None], width: int, gone: bool, cut: int) -> None:
+    """Plain, in several pieces, from the middle of an array, and in structs, of which some are null."""
+    minus, nan, other = WIDTHS[width]
+    bits = np.array([0 if p is None else (0, minus, nan, other, 0x3C00)[p] for p in places], f"u{width // 8}")
+    values = pa.array(bits.view(f"f{width // 8}"), mask=np.array([p is None for p in places], np.bool_))
+    inner = pa.StructArray.from_arrays([values, pa.array(range(len(places)))], names=["x", "n"])
+    mask = pa.array([gone and p == 1 for p in places], pa.bool_())
+    nested = pa.StructArray.from_arrays([inner], names=["s"], mask=mask)
+    chunks = [values.slice(0, cut), values.slice(cut)]
+    made = in_one_form(pa.table({"x": pa.chunked_array(chunks), "s": nested, "v": values}).slice(cut), ["x", "s"])
+    assert made["v"].combine_chunks().equals(values.slice(cut)) or any(p in (2, 3) for p in places)
+    expected = [None if p is None else (0, 0, nan, nan, 0x3C00)[p] for p in places[cut:]]
+    assert bits_of(made["x"].combine_chunks()) == expected
+    inside = made["s"].combine_chunks()
+    assert inside.is_null().to_pylist() == mask.slice(cut).to_pylist()
+    expected = [None if gone and p == 1 else each for p, each in zip(places[cut:], expected, strict=True)]
+    assert bits_of(inside.flatten()[0].flatten()[0]) == expected
+    assert equal_keys(inside, nested.slice(cut)).all()
+
+
+def bits_of(values: pa.Array) -> list[int | None]:
+    words = np.frombuffer(values.buffers()[1], f"u{values.type.bit_width // 8}")[values.offset :]
+    there = values.is_valid().to_pylist()
+    return [int(word) if valid else None for word, valid in zip(words, there, strict=False)]
+
+
+def test_columns_without_floats_are_left_as_they_are() -> None:
+    rows = pa.table({"k": [1, 2], "t": ["a", "b"], "x": [-0.0, 1.0]})
+    assert in_one_form(rows, ["k", "t", "elsewhere"]) is rows
 
 
 @QUICK

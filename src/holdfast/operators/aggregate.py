@@ -13,6 +13,7 @@ from holdfast.operators.columns import (
     Columns,
     Duration,
     conformed,
+    conformed_keys,
     duration,
     microseconds,
     schema_of,
@@ -67,7 +68,7 @@ class Aggregate(Operator):
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
-        keys = conformed(batch, self._keys, who, _say(self._keys))
+        keys = conformed_keys(batch, self._keys, who, _say(self._keys))
         if self._time is not None and batch.num_columns:
             seen = window_time(microseconds(batch, self._time, who))
             batch = batch.append_column(pa.field(SEEN, WINDOW_TIME), seen)
@@ -75,7 +76,7 @@ class Aggregate(Operator):
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = self._keys.names
-        rows = self._kept.fold(conformed(batch, self._travelling, self._who), names)
+        rows = self._kept.fold(conformed(batch, self._travelling, self._who, keys=names), names)
         if rows.num_rows:
             old = state.lookup(rows.select(names))
             if self._ttl is not None:
@@ -112,7 +113,7 @@ class Combine(Operator):
         return self._aggregations.columns.union(self._keys.names)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        keys = conformed(batch, self._keys, self._who, _say(self._keys))
+        keys = conformed_keys(batch, self._keys, self._who, _say(self._keys))
         return self._aggregations.finish(self._aggregations.begin(keys, batch), self._keys.names)
 
 

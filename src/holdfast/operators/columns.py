@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import Invalid
+from holdfast.state.keys import in_one_form
 
 Type: TypeAlias = str | pa.DataType
 Columns: TypeAlias = str | Sequence[str] | Mapping[str, Type]
@@ -94,12 +95,22 @@ def column(batch: pa.Table, name: str, who: str) -> pa.ChunkedArray:
     return batch.column(name)
 
 
-def conformed(batch: pa.Table, schema: pa.Schema, who: str, say: str = "declare its type") -> pa.Table:
-    """The columns of ``schema`` alone, in its types; Invalid names the column, what it is and what was expected."""
+def conformed(
+    batch: pa.Table, schema: pa.Schema, who: str, say: str = "declare its type", *, keys: Sequence[str] = ()
+) -> pa.Table:
+    """The columns of ``schema`` alone, in its types; Invalid names the column, what it is and what was expected.
+
+    ``keys``: those by which rows are grouped or matched; equal keys have equal bits in the answer.
+    """
     if batch.num_rows == 0 and not batch.schema.names:
         return schema.empty_table()
     columns = [as_type(column(batch, field.name, who), field, who, say) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return in_one_form(pa.Table.from_arrays(columns, schema=schema), keys)
+
+
+def conformed_keys(batch: pa.Table, keys: pa.Schema, who: str, say: str = "give by= the type it has") -> pa.Table:
+    """The key columns alone, in their types; equal keys have equal bits."""
+    return conformed(batch, keys, who, say, keys=keys.names)
 
 
 def as_type(values: pa.ChunkedArray, field: pa.Field, who: str, say: str) -> pa.ChunkedArray:

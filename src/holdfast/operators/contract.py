@@ -16,6 +16,7 @@ from holdfast.errors import Invalid
 from holdfast.operators.description import Description, Version, name_of
 from holdfast.state import Change, StateSchema, StateTable, compose
 from holdfast.state.index import ByRank, ByTime
+from holdfast.state.keys import in_one_form
 from holdfast.topology import Task
 
 DEFAULT_TABLE = "state"
@@ -51,7 +52,7 @@ class TableView:
     def update(self, rows: pa.Table) -> None:
         """Insert or replace rows: key and value columns; the last row of a key wins."""
         if rows.num_rows:
-            self._change(Change(rows, self.schema.key.empty_table()))
+            self._change(Change(self._in_one_form(rows), self.schema.key.empty_table()))
 
     def delete(self, keys: pa.Table) -> None:
         """Remove these keys; those that are not there are passed over."""
@@ -61,17 +62,21 @@ class TableView:
     def scan(self) -> pa.Table:
         """Every row, in a deterministic order."""
         self._searched = True
-        return self._table.to_table()
+        return self._in_one_form(self._table.to_table())
 
     def upto(self, by: ByTime, time: int) -> pa.Table:
         """The rows whose time is at or before this one, in the order of ``scan``. It costs what it answers."""
         self._searched = True
-        return self._table.upto(by, time)
+        return self._in_one_form(self._table.upto(by, time))
 
     def best(self, by: ByRank, groups: pa.Table, count: int | None) -> pa.Table:
         """Few rows, among them the first ``count`` of each of these groups (all, without one), in ``scan``'s order."""
         self._searched = True
-        return self._table.best(by, groups, count)
+        return self._in_one_form(self._table.best(by, groups, count))
+
+    def _in_one_form(self, rows: pa.Table) -> pa.Table:
+        """A store of an earlier version may have -0.0, and any NaN, in keys."""
+        return in_one_form(rows, self.schema.key.names)
 
     def _change(self, change: Change) -> None:
         self._table = self._table.apply(change, self._epoch)

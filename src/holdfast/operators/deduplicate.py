@@ -12,7 +12,7 @@ from holdfast.operators.columns import (
     WINDOW_TIME,
     Columns,
     Duration,
-    conformed,
+    conformed_keys,
     contiguous,
     duration,
     microseconds,
@@ -62,7 +62,7 @@ class Deduplicate(Operator):
         # Within a span, whether a row passes depends on which rows before it did: only the receiver knows.
         if not batch.num_rows or self._time is not None:
             return batch
-        keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
+        keys = conformed_keys(batch, self._keys, f"{self._who}, input {stream}")
         return batch.take(pa.array(first_rows(keys)))
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
@@ -72,7 +72,7 @@ class Deduplicate(Operator):
             return answer
         if not batch.num_rows:
             return batch
-        keys = conformed(batch, self._keys, self._who, "give by= the type it has")
+        keys = conformed_keys(batch, self._keys, self._who)
         first = first_rows(keys)
         keys = keys.take(pa.array(first))
         fresh = ~state.lookup(keys).column(FOUND).to_numpy(zero_copy_only=False)
@@ -81,7 +81,7 @@ class Deduplicate(Operator):
         return batch.take(pa.array(first[fresh]))
 
     def _within(self, batch: pa.Table, time: str, state: State) -> pa.Table:
-        keys = conformed(batch, self._keys, self._who, "give by= the type it has")
+        keys = conformed_keys(batch, self._keys, self._who)
         times = microseconds(batch, time, self._who)
         untimed = np.asarray(times.is_null())
         micros = np.asarray(times.fill_null(0), np.int64)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
-from holdfast.operators.columns import WINDOW_TIME, Columns, conformed, microseconds, schema_of, window_time
+from holdfast.operators.columns import WINDOW_TIME, Columns, conformed_keys, microseconds, schema_of, window_time
 from holdfast.operators.contract import DEFAULT_TABLE, FOUND, Operator, State
 from holdfast.operators.deduplicate import first_rows
 from holdfast.operators.description import Description
@@ -51,8 +51,9 @@ class FirstRows(Operator):
         if (time := self._time) is not None:
             batch = in_time(batch, state, partial(microseconds, batch, time, self._who))
         if batch.num_rows:
-            batch = batch.take(pa.array(first_rows(conformed(batch, self._keys, self._who))))
-            keys = conformed(batch, self._keys, self._who, "give by= the type it has")
+            keys = conformed_keys(batch, self._keys, self._who)
+            first = pa.array(first_rows(keys))
+            batch, keys = batch.take(first), keys.take(first)
             new = pc.invert(state.lookup(keys).column(FOUND))
             batch, keys = batch.filter(new), keys.filter(new)
             kept = keys.append_column(pa.field(UNTIL, WINDOW_TIME), self._until(batch))

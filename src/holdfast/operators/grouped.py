@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import Invalid
 from holdfast.operators.aggregations import Aggregation, Aggregations, Partial, count
-from holdfast.operators.columns import Columns, conformed, contiguous, schema_of
+from holdfast.operators.columns import Columns, conformed, conformed_keys, contiguous, schema_of
 from holdfast.operators.contract import DEFAULT_TABLE, Operator, State
 from holdfast.operators.description import ANSWERS, Description
 from holdfast.operators.timers import Due, in_time
@@ -102,9 +102,9 @@ class Grouped(Operator):
         if not batch.num_columns:
             return self._travelling.empty_table()
         if ROWS in batch.column_names:  # grouped already, by what ``partials`` says
-            rows = conformed(batch, self._travelling, f"{self._who}, input {stream}")
+            rows = conformed(batch, self._travelling, f"{self._who}, input {stream}", keys=self.by)
         else:
-            keys = conformed(batch, self._keys, f"{self._who}, input {stream}", "give by= the type it has")
+            keys = conformed_keys(batch, self._keys, f"{self._who}, input {stream}")
             rows = self._sending.begin(keys, batch)
         return rows if self.slides is None else self.slides.windows(rows)
 
@@ -115,7 +115,7 @@ class Grouped(Operator):
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = list(self.by)
-        rows = self._sending.fold(conformed(batch, self._travelling, self._who), names)
+        rows = self._sending.fold(conformed(batch, self._travelling, self._who, keys=names), names)
         if (time := self._time) is not None:
             rows = in_time(rows, state, lambda: contiguous(rows.column(time)).cast(pa.int64()), ROWS)
         rows = rows.drop_columns([ROWS])

@@ -101,14 +101,15 @@ class Join(Operator):
         who = f"{self._who}, input {stream}"
         starts = window_time(self._panes.of(microseconds(batch, mine.time, who)))
         wanted = pa.schema([field for field in self._schema[stream] if field.name != START])
-        rows = conformed(batch, wanted, who, "declare the type it has")
+        rows = conformed(batch, wanted, who, "declare the type it has", keys=self._on)
         return rows.append_column(pa.field(START, WINDOW_TIME), starts).select(self._schema[stream].names)
 
     def process_inputs(self, inputs: Mapping[str, pa.Table], state: State) -> pa.Table:
         for stream in inputs:
             self._side(stream)
         for which, each in (("left", self._left), ("right", self._right)):
-            rows = conformed(inputs.get(each.stream, pa.table({})), self._schema[each.stream], self._who)
+            came, schema = inputs.get(each.stream, pa.table({})), self._schema[each.stream]
+            rows = conformed(came, schema, self._who, keys=self._on)
             self._hold(rows, state.table(which), state)
         now = state.watermark
         if now is None or not self._panes.closes(state.watermark_before, now):

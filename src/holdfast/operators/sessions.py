@@ -24,6 +24,7 @@ from holdfast.operators.columns import (
     Duration,
     Micros,
     conformed,
+    conformed_keys,
     contiguous,
     duration,
     microseconds,
@@ -134,7 +135,8 @@ class Sessions(Operator):
         return pa.concat_tables([rows.filter(pc.invert(timed)), self._merged(whole, owners, self._sending).sessions])
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        rows = self._in_time(conformed(batch, self._travelling, self._who), state).drop_columns([ROWS])
+        rows = conformed(batch, self._travelling, self._who, keys=self._keys.names)
+        rows = self._in_time(rows, state).drop_columns([ROWS])
         changed, gone = self._held.empty_table(), self._span.empty_table()
         if rows.num_rows:
             changed, gone = self._enter(rows, state)
@@ -153,7 +155,7 @@ class Sessions(Operator):
         if self.together:
             keys = pa.table({EVERYTHING: pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows)})
         else:
-            keys = conformed(batch, self._keys, who, "give by= the type it has")
+            keys = conformed_keys(batch, self._keys, who)
         if self._time is not None and self._gap is not None:
             starts = microseconds(batch, self._time, who)
             ends = pc.add(starts, self._gap)

@@ -103,14 +103,13 @@ class Shelf:
 def encoded(tables: Sequence[pa.Table], nulls: bool = False) -> list[Places]:
     """A number for each row, the same for equal rows of any of the tables; -1 where there is a null.
 
+    Floats are in one form (``in_one_form``): they are compared by their bits.
     ``nulls``: a null is a value like others, equal to itself.
     """
     sizes = [table.num_rows for table in tables]
     code, some = np.zeros(sum(sizes), np.int64), np.ones(sum(sizes), np.bool_)
     for columns in zip(*(table.columns for table in tables), strict=True):
         values = contiguous(pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type))
-        if pa.types.is_floating(values.type):
-            values = pc.add(values, pa.scalar(0.0, values.type))  # -0.0 is 0.0
         words = values.dictionary_encode(null_encoding="encode")
         if not nulls and values.null_count:
             some &= np.asarray(values.is_valid())

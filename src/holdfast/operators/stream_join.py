@@ -107,7 +107,7 @@ class StreamJoin(Operator):
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         """Without rows that can match nothing, where nobody waits for those."""
-        rows = conformed(batch, self._arriving, f"{self._who}, input {stream}", "declare the type it has")
+        rows = conformed(batch, self._arriving, f"{self._who}, input {stream}", "declare the type it has", keys=self.by)
         if not rows.num_rows:
             return rows
         sides = _sides(rows)
@@ -118,7 +118,7 @@ class StreamJoin(Operator):
         return rows if keep.all() else rows.filter(pa.array(keep))
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        rows = conformed(batch, self._arriving, self._who)
+        rows = conformed(batch, self._arriving, self._who, keys=self.by)
         sides = _sides(rows)
         new, answers = [], []
         for side in (LEFT, RIGHT):

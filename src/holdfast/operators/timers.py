@@ -19,7 +19,7 @@ from holdfast.operators.columns import (
     WINDOW_TIME,
     Columns,
     Duration,
-    conformed,
+    conformed_keys,
     contiguous,
     duration,
     microseconds,
@@ -90,7 +90,7 @@ class Timers:
 
         A row without a time sets nothing.
         """
-        keys = conformed(rows, self._keys, self._who, "give by= the type it has")
+        keys = conformed_keys(rows, self._keys, self._who)
         if rows.num_rows:
             times = window_time(microseconds(rows, time, self._who))
             timers = keys.append_column(pa.field(TIME, WINDOW_TIME), times).filter(times.is_valid())
@@ -98,7 +98,7 @@ class Timers:
 
     def cancel(self, state: State, keys: pa.Table) -> None:
         """These keys are not woken."""
-        state.table(self._name).delete(conformed(keys, self._keys, self._who, "give by= the type it has"))
+        state.table(self._name).delete(conformed_keys(keys, self._keys, self._who))
 
     def due(self, state: State) -> pa.Table:
         """The keys whose time the watermark has reached, and their ``time``, in its order; each is told once."""

@@ -88,11 +88,12 @@ class TopK(Operator):
 
     def prepare(self, stream: str, batch: pa.Table) -> pa.Table:
         who = f"{self._who}, input {stream}"
-        rows = _latest(conformed(batch, self._schema, who, "declare the type it has"), self._identity)
+        rows = conformed(batch, self._schema, who, "declare the type it has", keys=self._identity)
+        rows = _latest(rows, self._identity)
         return rows if not self._rising else self._ranked(rows)[0].select(self._schema.names)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        rows = _latest(conformed(batch, self._schema, self._who), self._identity)
+        rows = _latest(conformed(batch, self._schema, self._who, keys=self._identity), self._identity)
         if self._closes is not None:
             return self._when_closed(self._in_time(rows, state), state)
         if not rows.num_rows:

@@ -25,6 +25,7 @@ from holdfast.operators.columns import (
     Duration,
     Micros,
     conformed,
+    conformed_keys,
     duration,
     microseconds,
     schema_of,
@@ -184,12 +185,12 @@ class Windowed(Operator):
         if not batch.num_columns:
             return self._travelling.empty_table()
         who = f"{self._who}, input {stream}"
-        keys = conformed(batch, self._keys, who, "give by= the type it has")
+        keys = conformed_keys(batch, self._keys, who)
         starts = window_time(self._panes.of(microseconds(batch, self._time, who)))
         return self._sending.begin(pa.Table.from_arrays([*keys.columns, starts], schema=self._key), batch)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
-        rows = self._sending.fold(conformed(batch, self._travelling, self._who), self._names)
+        rows = self._sending.fold(conformed(batch, self._travelling, self._who, keys=self.by), self._names)
         if rows.num_rows:
             sent = rows.column(ROWS).to_numpy()
             rows = rows.drop_columns([ROWS]).filter(pa.array(self._panes.in_time(state, _panes(rows), sent)))

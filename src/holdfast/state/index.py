@@ -68,9 +68,7 @@ class ByRank:
         order = np.asarray(pc.sort_indices(ranked, by), np.int64)
         hashes = keys.hashes[order]
         twins = np.flatnonzero(hashes[1:] == hashes[:-1]) if groups else np.empty(0, np.int64)
-        # A state has 0.0 and -0.0 as one key; whether a ranking has, is for others to say.
-        floats = any(pa.types.is_floating(each.type) for each in groups)
-        return there[order], hashes, floats or not keys.same(order[twins], keys, order[twins + 1]).all()
+        return there[order], hashes, not keys.same(order[twins], keys, order[twins + 1]).all()
 
 
 def upto(table: StateTable, index: ByTime, time: int) -> pa.Table:

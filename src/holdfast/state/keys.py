@@ -37,6 +37,20 @@ def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> NDArr
     return ring(hash64([column_of(table, name) for name in columns], len(table)))
 
 
+def in_one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The same rows; in these key columns equal keys have equal bits: -0.0 is 0.0, and all NaNs are one, as in Spark.
+
+    What compares keys by their bits, such as Arrow's group-by, then agrees with ``hash64`` and ``equal_keys``. Columns
+    without floats are not looked at, nor are columns that are not there.
+    """
+    for name in names:
+        place = table.schema.get_field_index(name)
+        if place >= 0 and has_floats((field := table.schema.field(place)).type):
+            chunks = [_in_one_form(chunk) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
 def ring(hashes: Hashes) -> NDArray[np.uint32]:
     """Ring positions of 64-bit hashes."""
     return (hashes >> RING_SHIFT).astype(np.uint32)
@@ -101,6 +115,12 @@ def one_word(kind: pa.DataType) -> bool:
     return not (_is_text(kind) or _is_wide(kind) or pa.types.is_null(kind) or pa.types.is_struct(kind))
 
 
+@lru_cache(maxsize=256)
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether values of this type are floats, or have some within."""
+    return bool(pa.types.is_floating(kind)) or any(has_floats(kind.field(n).type) for n in range(kind.num_fields))
+
+
 def equal_keys(left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
     """Row by row, whether two key columns hold the same key: null equals null, NaN equals NaN, -0.0 equals 0.0."""
     if pa.types.is_null(left.type):
@@ -148,6 +168,18 @@ def _hash_column(column: pa.Array) -> Hashes:
     if absent is not None:
         hashes[absent] = NULL
     return hashes
+
+
+def _in_one_form(column: pa.Array) -> pa.Array:
+    kind, absent = column.type, _absent(column)
+    if pa.types.is_floating(kind):
+        values = _raw(column, f"f{kind.bit_width // 8}") + np.dtype(f"f{kind.bit_width // 8}").type(0)
+        values[np.isnan(values)] = np.nan
+        return pa.array(values, kind, mask=absent)
+    if not pa.types.is_struct(kind) or not has_floats(kind):
+        return column
+    fields = [_in_one_form(each) for each in column.flatten()]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=None if absent is None else pa.array(absent))
 
 
 def _absent(column: pa.Array) -> NDArray[np.bool_] | None:

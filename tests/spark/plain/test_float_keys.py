@@ -57,10 +57,7 @@ QUERIES: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
 }  # fmt: skip
 
 
-TWO = pytest.mark.xfail(strict=True, reason="dropDuplicates takes 0.0 and -0.0 of one batch for two keys")
-
-
-@pytest.mark.parametrize("name", [pytest.param(each, marks=TWO) if "first" in each else each for each in QUERIES])
+@pytest.mark.parametrize("name", QUERIES)
 def test_equal_floats_are_one_key(rows: DataFrame, place: Path, name: str) -> None:
     mode, make = QUERIES[name]
     frame = make(rows)
