@@ -45,8 +45,7 @@ class Lasting:
             groups[key].append(time)
         for key, times in groups.items():
             rows_before, seen = self.held.get(key, (0, None))
-            known = [time for time in times if time is not None] or [now]
-            latest = [time for time in [seen, *known] if time is not None]
+            latest = [time for time in [seen, *(now if each is None else each for each in times)] if time is not None]
             self.held[key] = rows_before + len(times), max(latest) if latest else None
         return {key: self.held[key][0] for key in groups}
 

@@ -273,7 +273,13 @@ TIMED = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+LOST = pytest.mark.xfail(
+    strict=True, reason="a row without a time does not keep its key where one with a time came too"
+)
+
+
+@LOST
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(epochs=st.lists(TIMED, max_size=7), ttl=st.sampled_from([1, 7, 20]), senders=st.integers(1, 2))
 def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
     epochs: list[list[tuple[str | None, int | None]]], ttl: int, senders: int
@@ -301,6 +307,25 @@ def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
     running.epoch(pa.table({"key": ["z"], "time": [2000]}))
     untimed = {key for key, (_, seen) in plain.held.items() if seen is None}
     assert {key for task in running.states for key in held_by(running, task)} == {"z"} | untimed
+
+
+@LOST
+@pytest.mark.parametrize("senders", [1, 2])
+def test_a_row_without_a_time_keeps_its_key_beside_one_that_has_an_old_time(senders: int) -> None:
+    """However they are spread over senders; and what arrives first stays first."""
+    kept = op.aggregate("key", n=op.count(), all=op.collect("x"), ttl=15, time="time")
+    source = op.source("rows", event_time="time", parallelism=senders)
+    running = op.Trial(op.Pipeline(source, op.step("answer", kept, "rows")))
+
+    def epoch(*rows: tuple[str, int | None, int]) -> list[tuple[int, list[int]]]:
+        names, times, xs = zip(*rows, strict=True)
+        batch = pa.table({"key": names, "time": pa.array(times, pa.int64()), "x": xs})
+        output = running.epoch(batch).output.to_pylist()
+        return [(row["n"], row["all"]) for row in output if row["key"] == "a"]
+
+    assert epoch(("b", 100, 0)) == []
+    assert epoch(("a", None, 1), ("a", 10, 2), ("a", None, 3), ("b", 101, 0)) == [(3, [1, 2, 3])]
+    assert epoch(("a", 102, 4)) == [(4, [1, 2, 3, 4])]
 
 
 def held_by(running: op.Trial, task: Task) -> list[str | None]:
