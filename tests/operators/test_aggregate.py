@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.operators.columns import type_of
+from holdfast.operators.contract import State
+from holdfast.state import TaskState
 from holdfast.topology import Task
 
 ROWS = st.lists(
@@ -273,12 +275,6 @@ TIMED = st.lists(
 )
 
 
-LOST = pytest.mark.xfail(
-    strict=True, reason="a row without a time does not keep its key where one with a time came too"
-)
-
-
-@LOST
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(epochs=st.lists(TIMED, max_size=7), ttl=st.sampled_from([1, 7, 20]), senders=st.integers(1, 2))
 def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
@@ -309,7 +305,6 @@ def test_a_key_not_seen_for_its_span_is_forgotten_and_begins_anew(
     assert {key for task in running.states for key in held_by(running, task)} == {"z"} | untimed
 
 
-@LOST
 @pytest.mark.parametrize("senders", [1, 2])
 def test_a_row_without_a_time_keeps_its_key_beside_one_that_has_an_old_time(senders: int) -> None:
     """However they are spread over senders; and what arrives first stays first."""
@@ -326,6 +321,15 @@ def test_a_row_without_a_time_keeps_its_key_beside_one_that_has_an_old_time(send
     assert epoch(("b", 100, 0)) == []
     assert epoch(("a", None, 1), ("a", 10, 2), ("a", None, 3), ("b", 101, 0)) == [(3, [1, 2, 3])]
     assert epoch(("a", 102, 4)) == [(4, [1, 2, 3, 4])]
+
+
+def test_what_an_earlier_version_sent_is_taken_from_its_journal() -> None:
+    """It has no column for rows without a time."""
+    kept = op.aggregate("key", n=op.count(), ttl=15, time="time")
+    view = State(TaskState.empty(kept.tables).tables, Task("answer", 0), 1, 100_000_000, 99_000_000)
+    sent = kept.prepare("rows", pa.table({"key": ["a", "b"], "time": pa.array([None, 10], pa.int64())}))
+    assert kept.process(sent.drop_columns(["key.untimed"]), view).num_rows == 2
+    assert view.scan()["key"].to_pylist() == ["a"]
 
 
 def held_by(running: op.Trial, task: Task) -> list[str | None]:

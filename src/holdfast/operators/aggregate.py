@@ -14,6 +14,7 @@ from holdfast.operators.columns import (
     Duration,
     conformed,
     conformed_keys,
+    contiguous,
     duration,
     microseconds,
     schema_of,
@@ -26,6 +27,8 @@ from holdfast.state import StateSchema
 
 SEEN = "key.seen"
 """The latest time of a key's rows, beside what is computed, where keys are forgotten."""
+UNTIMED = "key.untimed"
+"""Whether a key has a row without a time: sent, not kept. Only the receiver knows the watermark that stands for it."""
 BY_SEEN = by_time(SEEN)
 
 
@@ -51,13 +54,14 @@ class Aggregate(Operator):
             raise Invalid(f"{self._who}: ttl and time belong together, got ttl={ttl!r} and time={time!r}")
         self._time, self._ttl = time, duration(ttl, self._who) if ttl is not None else None
         self.event_time = ttl is not None
-        self._aggregations = Aggregations(aggregations, [*self._keys.names, SEEN], self._who)
+        self._aggregations = Aggregations(aggregations, [*self._keys.names, SEEN, UNTIMED], self._who)
         seen = {SEEN: max(SEEN, WINDOW_TIME)} if ttl is not None else {}
+        sent = {**seen, UNTIMED: max(UNTIMED, pa.bool_())} if ttl is not None else {}
         self._kept = Aggregations({**aggregations, **seen}, self._keys.names, self._who)
+        self._sending = Aggregations({**aggregations, **sent}, self._keys.names, self._who)
         self.by = tuple(self._keys.names)
-        stored = pa.schema(self._kept.stored)
-        self.tables = {DEFAULT_TABLE: StateSchema(self._keys, stored)}
-        self._travelling = pa.schema([*self._keys, *stored])
+        self.tables = {DEFAULT_TABLE: StateSchema(self._keys, pa.schema(self._kept.stored))}
+        self._travelling = pa.schema([*self._keys, *self._sending.stored])
 
     def describe(self) -> Description:
         does = {"kind": "aggregate", "computes": self._aggregations.describe(), "by": list(self.by)}
@@ -71,16 +75,21 @@ class Aggregate(Operator):
         keys = conformed_keys(batch, self._keys, who, _say(self._keys))
         if self._time is not None and batch.num_columns:
             seen = window_time(microseconds(batch, self._time, who))
-            batch = batch.append_column(pa.field(SEEN, WINDOW_TIME), seen)
-        return self._kept.begin(keys, batch)
+            batch = batch.append_column(pa.field(SEEN, WINDOW_TIME), seen).append_column(UNTIMED, seen.is_null())
+        return self._sending.begin(keys, batch)
 
     def process(self, batch: pa.Table, state: State) -> pa.Table:
         names = self._keys.names
-        rows = self._kept.fold(conformed(batch, self._travelling, self._who, keys=names), names)
+        if self._ttl is not None and batch.num_columns and UNTIMED not in batch.column_names:
+            # Of the journal of an earlier version, which tells only of keys none of whose rows had a time.
+            batch = batch.append_column(UNTIMED, batch.column(SEEN).is_null())
+        rows = self._sending.fold(conformed(batch, self._travelling, self._who, keys=names), names)
+        if self._ttl is not None:
+            rows = _timed(rows, state.watermark)
         if rows.num_rows:
             old = state.lookup(rows.select(names))
             if self._ttl is not None:
-                rows, old = _timed(rows, state.watermark), _alive(old, state.watermark_before, self._ttl)
+                old = _alive(old, state.watermark_before, self._ttl)
             rows = self._kept.with_old(rows, old)
             state.update(rows)
         if self._ttl is not None:
@@ -118,12 +127,14 @@ class Combine(Operator):
 
 
 def _timed(rows: pa.Table, watermark: int | None) -> pa.Table:
-    """Rows without a time at the watermark; as they are as long as there is none."""
-    seen = rows.column(SEEN)
-    if watermark is None or not seen.null_count:
+    """With the latest time of each key, a row without one counting as at the watermark, once there is one."""
+    seen, untimed = contiguous(rows.column(SEEN)), contiguous(rows.column(UNTIMED))
+    rows = rows.drop_columns([UNTIMED])
+    if watermark is None or not untimed.true_count:
         return rows
-    now = pa.scalar(watermark, pa.int64()).cast(WINDOW_TIME)
-    return rows.set_column(rows.schema.get_field_index(SEEN), rows.schema.field(SEEN), seen.fill_null(now))
+    now = pc.max_element_wise(seen.cast(pa.int64()), pa.scalar(watermark, pa.int64()))
+    seen = pc.if_else(untimed, window_time(now), seen)
+    return rows.set_column(rows.schema.get_field_index(SEEN), rows.schema.field(SEEN), seen)
 
 
 def _alive(old: pa.Table, watermark: int | None, ttl: int) -> pa.Table:
