@@ -70,7 +70,6 @@ def resumed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.xfail(strict=True, reason="the fence is looked at once a delivery, not before each call")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_superseded_driver_begins_nothing_more(name: str, resumed: Path) -> None:
     latest = Latest(resumed, name, "test")
@@ -81,7 +80,6 @@ def test_a_superseded_driver_begins_nothing_more(name: str, resumed: Path) -> No
     assert (resumed / f"{name}.ended").read_text().startswith("Fenced: ")
 
 
-@pytest.mark.xfail(strict=True, reason="the fence is looked at once a delivery, not before each call")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_sink_upserts_does_not_go_back(name: str, resumed: Path) -> None:
     latest = Latest(resumed, name, "test")

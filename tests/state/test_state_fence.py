@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ from holdfast.state import (
     cursor,
 )
 from holdfast.state.entries import HEADER
-from holdfast.state.fence import held, is_running
+from holdfast.state.fence import Guard, held, is_running
 from holdfast.state.files import Files, open_files
 from holdfast.state.journal import piece_name
 from holdfast.state.output import place, stage
@@ -173,3 +175,60 @@ def test_a_checkpoint_whose_first_try_failed_behind_its_manifest_has_another_rev
         done = writer.commit_checkpoint(1, entries, extra={"rows": 2})
     assert done.revision == 1 and store.checkpoints() == [done] and done.extra == {"rows": 2}
     assert len([name for name in store.files.list("checkpoints") if name[0].isdecimal()]) == 1
+
+
+class Looks:
+    """A folder that counts how often it is asked whether a file is there, and may be as far away as an object store."""
+
+    def __init__(self, files: Files, far: int) -> None:
+        self._files, self.far, self.asked = files, far, 0
+
+    def size(self, name: str) -> int:
+        self.asked += 1
+        return self._files.size(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+def looks_before_calls(tmp_path: Path, far: int, seconds: Sequence[float], renewed: float, released: bool) -> int:
+    """How often the fence is looked at before calls at these seconds, with a lease of 10 s."""
+    writer = Store(tmp_path).writer("job")
+    files, clock = Looks(writer.store.files, far), iter(seconds)
+    guard = Guard(cast(Files, files), writer.token, 10.0, renewed, lambda: next(clock))
+    if released:
+        guard.released()
+    for _ in seconds:
+        guard.look()
+    return files.asked // 2
+
+
+@pytest.mark.parametrize(
+    ("far", "seconds", "renewed", "released", "looks"),
+    [
+        (0, (1.0, 1.0, 1.0, 1.01), 0.0, False, 4),
+        (1, (1.0, 1.0, 1.1, 1.19, 1.2, 1.3), 0.0, False, 2),
+        (1, (1.0, 1.01, 9.0, 9.01), 8.0, False, 2),
+        (1, (4.9, 4.95, 5.0, 5.01, 5.02), 0.0, False, 4),
+        (1, (1.0, 1.01, 1.02), 0.0, True, 3),
+    ],
+    ids=["folder", "url", "stopped", "lease not renewed", "released"],
+)
+def test_the_fence_is_looked_at_before_calls_of_user_code(
+    tmp_path: Path, far: int, seconds: Sequence[float], renewed: float, released: bool, looks: int
+) -> None:
+    """Behind a URL a look counts for 0.2 s, while the first half of a renewed lease lasts; in a folder never."""
+    assert looks_before_calls(tmp_path, far, seconds, renewed, released) == looks
+
+
+def test_a_process_that_was_stopped_looks_before_its_next_call(tmp_path: Path) -> None:
+    """Its clock has gone on meanwhile: the look from before it was stopped counts no more."""
+    store = Store(tmp_path)
+    writer = store.writer("old", lease=10.0)
+    now = [0.0]
+    guard = Guard(cast(Files, Looks(store.files, 1)), writer.token, 10.0, 0.0, lambda: now[0])
+    guard.look()
+    Store(tmp_path).writer("new", force=True)
+    now[0] = 10.0
+    with pytest.raises(Fenced, match="superseded by writer 2"):
+        guard.look()

@@ -145,8 +145,10 @@ class Delivery:
             self._older = []
 
     def _deliver(self, epoch: int) -> None:
+        assert self._writer is not None
         rows = taken(partial(self._rows, epoch))
         for attempt in range(1, TRIES.limit + 1):
+            taken(self._writer.guard)  # the attempt before this one may have lasted for as long as a takeover takes
             try:
                 self._give(rows, epoch)
                 return

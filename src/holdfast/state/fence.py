@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ CLAIMS_KEPT = 100
 """So many older claims stay: from any of them that a listing has, the newest is found by name."""
 LEASE = 30.0
 """Seconds without a sign of life after which another writer may take over, unless a writer says otherwise."""
+FRESH = 0.2
+"""Seconds for which one look at the fence counts before user code is called, of a store behind a URL."""
 _CLAIM = re.compile(r"(\d{10})\.json")
 
 
@@ -100,6 +103,44 @@ def check(files: Files, token: int) -> None:
     if (newest := newest_token(files)) <= token:
         raise Unusable(f"store {files.url}: vanished while it was in use: the claim of writer {token} is gone")
     raise Fenced(f"store {files.url}: writer {token} was superseded by writer {newest}; it can commit nothing more")
+
+
+class Guard:
+    """Looks at the fence before user code is called. ``now``: seconds of a clock that does not stop with the process.
+
+    In a folder it looks before every call. Behind a URL a look is two requests, so one counts for ``FRESH`` seconds, if
+    the first half of a lease that was renewed lasts as long: until then no other writer can have come but by force.
+    """
+
+    def __init__(self, files: Files, token: int, lease: float, renewed: float, now: Callable[[], float]) -> None:
+        self._files = files
+        self._token = token
+        self._half = lease / 2
+        self._renewed: float | None = renewed
+        self._looked = float("-inf")
+        self._now = now
+
+    def renewed(self, at: float) -> None:
+        """The lease was renewed, by a request sent at that time or later."""
+        self._renewed = at
+
+    def released(self) -> None:
+        self._renewed = None
+
+    def look(self) -> None:
+        """Fenced if a newer writer has come."""
+        now, renewed = self._now(), self._renewed
+        held = renewed is not None and now < renewed + self._half
+        if self._files.far and held and now < self._looked + FRESH:
+            return
+        check(self._files, self._token)
+        self._looked = now
+
+
+def running_time() -> float:
+    """Seconds, also of those for which this process was stopped or the machine asleep."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 def _tokens(files: Files) -> set[int]:

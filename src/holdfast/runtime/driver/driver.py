@@ -104,7 +104,7 @@ class Driver:
         self.durable = Durable(ports.clock, ports.background, self.note, self.fail, self.mind)
         self.publisher = Publisher(
             writer.store.files, writer.token, writer.store.sync.outputs, self.durable, ports.clock, ports.background,
-            self.tell, self.note, self.fail, writer.check, lambda: self.snapshot.checkpoint,
+            self.tell, self.note, self.fail, writer.check, writer.guard, lambda: self.snapshot.checkpoint,
             ports.sink, self._delivered,
         )  # fmt: skip
         self.running = Running(self, runner, journal, writer)

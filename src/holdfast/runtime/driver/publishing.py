@@ -50,7 +50,8 @@ class _Delivery:
 class Publisher:
     """``tell`` passes an event to the coordinator, ``note`` one to the history, ``fail`` ends the job.
 
-    ``check``: Fenced if a newer writer has the store: nothing is placed, given or deleted then.
+    ``check``: Fenced if a newer writer has the store: nothing is placed or deleted then. ``guard``: the same before
+    each call of the sink.
     ``settled``: up to which epoch all that is final is in its place.
     """
 
@@ -64,6 +65,7 @@ class Publisher:
     note: Callable[[str, Mapping[str, Any]], None]
     fail: Callable[[BaseException], None]
     check: Callable[[], None]
+    guard: Callable[[], None]
     settled: Callable[[], int]
     sink: Sink | None = None
     on_delivered: Callable[[], None] = lambda: None
@@ -185,12 +187,12 @@ class Publisher:
     def _give(self, delivery: _Delivery) -> Cursor:
         """In the queue of deliveries: user code runs here, and nowhere else."""
         assert self.sink is not None
-        self.check()
         reached, known = self._cursor.after(delivery.outputs, delivery.upto), Sums(self.files)
         while delivery.taken < len(delivery.outputs):
             kind, epoch, task = delivery.outputs[delivery.taken]
             table = output.read(self.files, kind, epoch, task, known)
             told = table["fidelity"][0].as_py() if "fidelity" in table.column_names and len(table) else 1.0
+            self.guard()  # the call before this one may have lasted for as long as a takeover takes
             self.sink(Output(epoch, task, kind, told, table))
             delivery.taken += 1
         self._written = cursor.write(self.files, reached, self.token, self.sync, self._written)
