@@ -220,6 +220,11 @@ def moves_the_cursor_before_the_sink_has_it(patch: Patch) -> None:
     patch.setattr(Publisher, "_give", early)
 
 
+def gives_without_a_look_at_the_fence(patch: Patch) -> None:
+    """A driver that was stopped in its sink goes on with the delivery, though another has taken over meanwhile."""
+    patch.setattr(Writer, "guard", lambda self: None)
+
+
 def deletes_what_it_could_not_place(patch: Patch) -> None:
     place = output.place
 
@@ -456,7 +461,7 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(forgets_what_was_published, "scaling", 49),
         Mistake(switches_too_early, "scaling", 2),
         Mistake(checkpoints_changes_alone, "scaling", 25),
-        Mistake(one_name_for_all_tries, "scaling", 25),
+        Mistake(one_name_for_all_tries, "scaling", 26),
         Mistake(gives_back_at_once, "scaling", 4),
         Mistake(sweeps_what_is_young, seed=35),
         Mistake(leaves_a_shape_that_is_being_prepared, "scaling"),
@@ -472,6 +477,7 @@ MISTAKES: Mapping[str, Mistake] = {
         Mistake(adopts_without_the_times, "watermarked", 4),
         Mistake(drops_what_the_sink_refused, seed=1),
         Mistake(moves_the_cursor_before_the_sink_has_it, seed=1),
+        Mistake(gives_without_a_look_at_the_fence, seed=40),
         Mistake(deletes_what_it_could_not_place, "scaling", seed=263),
         Mistake(takes_a_new_node_for_the_old_one, seed=28),
         Mistake(asks_for_the_same_checkpoint_again, seed=449),

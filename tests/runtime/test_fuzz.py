@@ -19,6 +19,7 @@ SEARCHED = 300
 RECOVERING = (
     "nodes lost", "promoted", "replay", "tentative", "side", "buffers", "run broken", "adopted", "driver lost",
     "capacity lifted", "replicas", "checkpoint broken", "store unusable", "sink failed", "stood in",
+    "driver resumed",
 )  # fmt: skip
 SOURCES = ("log", "stop", "driver lost", "adopted", "batch came again")
 SCALING = ("scaling begun", "scaled", "scaling aborted", "in", "out", "nodes released", "moved")

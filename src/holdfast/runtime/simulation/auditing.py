@@ -269,6 +269,8 @@ class Auditor:
 
     def _all_delivered(self, read: Mapping[tuple[int, str], pa.Table]) -> None:
         """The sink took every final output at least once, whole, and each task's in order."""
+        for life, late in self.simulation.late:
+            raise Breach(f"driver {life} began to give epoch {late.epoch} of {late.task} after it was superseded")
         newest: dict[tuple[int, str, str], int] = {}
         taken: dict[tuple[int, str], pa.Table] = {}
         for life, each in self.simulation.delivered:

@@ -38,7 +38,8 @@ class Disk:
     """``now``: virtual time. ``full_until``: takes nothing until then. ``late``: names are listed so much later.
 
     ``refusals``: counts of writes to come at which the device says no once. ``crashes``: of those of a process
-    at which it dies. ``folders``: what is there, by folder and name; ``synced``: what of it is on the platter.
+    at which it dies. ``stops``: what happens right before a write of a process, by its count. ``folders``: what is
+    there, by folder and name; ``synced``: what of it is on the platter.
     """
 
     now: Callable[[], float] = lambda: 0.0
@@ -46,6 +47,7 @@ class Disk:
     late: float = 0.0
     refusals: set[int] = field(default_factory=set)
     crashes: dict[str, set[int]] = field(default_factory=dict)
+    stops: dict[tuple[str, int], Callable[[], None]] = field(default_factory=dict)
     writes: dict[str, int] = field(default_factory=dict)
     folders: dict[str, Folder] = field(default_factory=dict)
     synced: dict[str, Folder] = field(default_factory=dict)
@@ -60,6 +62,8 @@ class Disk:
         total = self.writes["*"] = self.writes.get("*", 0) + 1
         if count in self.crashes.get(actor, ()):
             raise Crash(actor)
+        if (stop := self.stops.pop((actor, count), None)) is not None:
+            stop()
         if self.now() < self.full_until:
             raise Unusable(f"store disk: cannot write {name}: No space left on device")
         if total in self.refusals:

@@ -47,7 +47,7 @@ def drawn_schedule(seed: int, topology: Topology | None = None, epochs: int | No
         replans=_replans(draw, topology, span) if draw.random() < 0.2 else (),
         seed=seed,
         longest=5000.0,
-        mishaps=_mishaps(Random(f"{seed} mishaps"), span),
+        mishaps=_mishaps(Random(f"{seed} mishaps"), span) + _stops(Random(f"{seed} delay"), span),
         late_listing=draw.choice((0.0, 0.0, 0.0, 0.04)),
         answer_within=Random(f"{seed} late").choice((None, float("inf"), 0.05, 0.3, 1.0)),
         cores=Random(f"{seed} cores").choice((1, 1, 1, 2, 3)),
@@ -206,6 +206,15 @@ def with_source_mishaps(schedule: FaultSchedule) -> FaultSchedule:
     kinds: list[MishapKind] = [draw.choice(("log", "stop", "stop")) for _ in range(draw.choice((0, 1, 2)))]
     drawn = [Mishap(kind, round(draw.uniform(0, span), 3)) for kind in kinds]
     return replace(schedule, mishaps=tuple(sorted([*schedule.mishaps, *drawn], key=lambda each: each.at)))
+
+
+def _stops(draw: Random, span: float) -> tuple[Mishap, ...]:
+    """In one of seven schedules the driver is stopped in the middle of something, and resumed when it is superseded."""
+    if draw.random() >= 0.15:
+        return ()
+    kinds: tuple[MishapKind, ...] = ("stopped in sink", "stopped at write")
+    moments = sorted(round(draw.uniform(0, span), 3) for _ in range(draw.choice((1, 1, 2))))
+    return tuple(Mishap(draw.choice(kinds), at, draw.choice((1, 2, 3, 5, 8, 13))) for at in moments)
 
 
 def _replans(draw: Random, topology: Topology, span: float) -> tuple[tuple[float, tuple[Task, ...]], ...]:

@@ -62,6 +62,8 @@ MishapKind = Literal[
     "changed",
     "log",
     "stop",
+    "stopped in sink",
+    "stopped at write",
 ]
 
 
@@ -76,7 +78,9 @@ class Mishap:
     ends. listener: one raises from now on. local: a file of a node is not what was written any more; output: a final
     output is not, and the driver dies. changed: the driver dies, and is started with a pipeline that does something
     else; refused by name, it is started again as it was. log: the driver dies, and the newest batch of the source's own
-    log is gone; refused, the log is put back. stop: the job is stopped in good order, and started again.
+    log is gone; refused, the log is put back. stop: the job is stopped in good order, and started again. stopped in
+    sink, stopped at write: the driver's process stands still in the next call of its sink, or right before the write
+    that is ``count`` writes later, until another driver has had time to take over; then it continues.
     """
 
     kind: MishapKind

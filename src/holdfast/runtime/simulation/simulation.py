@@ -29,6 +29,7 @@ from holdfast.runtime.simulation.disk import ONLOOKER, Crash, Disk
 from holdfast.runtime.simulation.loop import START, Environment, VirtualLoop
 from holdfast.runtime.simulation.schedule import FaultSchedule, Mishap
 from holdfast.runtime.simulation.source import SimulatedSource, SourceLog
+from holdfast.runtime.simulation.standstill import Standstill
 from holdfast.runtime.worker.versions import WHOLE_FROM
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Unusable, Writer, cursor, output
@@ -98,6 +99,8 @@ class Simulation:
         self.delivered: list[tuple[int, Output]] = []
         """What the sink took, with the life of the driver in which it did."""
         self.source_log = SourceLog(Disk(lambda: self.world.now))
+        self.late: list[tuple[int, Output]] = []
+        """What of it a driver began to give after another one had taken over."""
         self.committed = -1
         """Up to here the source has once committed."""
         self.answered_as: dict[int, int] = {}
@@ -121,6 +124,16 @@ class Simulation:
         self._changed: Pipeline | None = None
         self._at_epoch: dict[int, list[Callable[[], None]]] = {}
         self._error: BaseException | None = None
+        self._newest = 0
+        """The newest life of a driver that has the store."""
+        self._standstill = Standstill(
+            lambda: self.world.now,
+            self._step,
+            self.restart,
+            lambda: self._living is not None,
+            lambda: self.finished,
+            lambda: self.recorder.add({"time": START + self.world.now, "kind": "driver resumed"}),
+        )
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -144,18 +157,24 @@ class Simulation:
         self.nodes.boot(self.schedule.names)
         self.world.after(0.0, self._launch)
         while not self.finished:
-            try:
-                stepped = self.world.step()
-            except Crash:
-                self.restart()
-                continue
-            if self._error is not None:
-                raise JobRefused(self._error)
-            if not stepped:
-                raise Unfinished(f"nothing is left to happen, but {self._missing()}")
-            if self.world.now > self.schedule.longest:
-                raise Unfinished(f"{self.schedule.longest:g} s have passed, but {self._missing()}")
+            self._step()
         return self
+
+    def _step(self) -> None:
+        """The next thing happens."""
+        self._standstill.stepping()
+        try:
+            stepped = self.world.step()
+        except Crash:
+            self.restart()
+            return
+        self._standstill.check()
+        if self._error is not None:
+            raise JobRefused(self._error)
+        if not stepped:
+            raise Unfinished(f"nothing is left to happen, but {self._missing()}")
+        if self.world.now > self.schedule.longest:
+            raise Unfinished(f"{self.schedule.longest:g} s have passed, but {self._missing()}")
 
     def _missing(self) -> str:
         seen = self.driver.snapshot if self.driver is not None else None
@@ -184,12 +203,14 @@ class Simulation:
             self.store("driver"),
             self.recorder,
             self._runner,
-            self._sink,
+            partial(self._sink, self.lives),
             (self._listen,),
             on_end=self._ended,
         )
         try:
-            self.driver = launch(config, ports)
+            with self._standstill.not_now():
+                self.driver = launch(config, ports)
+            self._newest = self.lives
         except Unusable:
             self.restart()
             return
@@ -254,11 +275,14 @@ class Simulation:
 
     # User code
 
-    def _sink(self, output: Output) -> None:
+    def _sink(self, life: int, output: Output) -> None:
+        if life < self._newest:
+            self.late.append((life, output))
         if self._refusing > 0:
             self._refusing -= 1
             raise RuntimeError("the sink is not in the mood")
-        self.delivered.append((self.lives, output))
+        self.delivered.append((life, output))
+        self._standstill.called()
 
     def _listen(self, event: Mapping[str, Any]) -> None:
         if self._raising:
@@ -417,3 +441,12 @@ class Simulation:
             case "output":
                 self.restart()
                 self._damage_output(mishap.count)
+            case "stopped in sink":
+                self._standstill.in_sink(self._takeover())
+            case "stopped at write":
+                at = "driver", written.get("driver", 0) + mishap.count
+                self.disk.stops[at] = partial(self._standstill.here, self._takeover())
+
+    def _takeover(self) -> float:
+        """Seconds in which another driver mostly has the store, and has given something."""
+        return 2 * self.timing.restart + self.random.random() * 3
