@@ -59,7 +59,7 @@ class Real:
     expected: Rows
 
 
-def case(faults: str = "", scaled: bool = False) -> Case:
+def case(faults: str = "", scaled: bool = False, chance: int = 0) -> Case:
     pipeline = counted_words()
     schedule = FaultSchedule(
         pipeline.coordinated,
@@ -70,14 +70,25 @@ def case(faults: str = "", scaled: bool = False) -> Case:
         timing=TIMING,
         scalings=((0.3, "counts", 4),) if scaled else (),
         longest=70.0,
+        seed=chance,
     )
-    return Case(schedule, pipeline, cut_batches(drawn_batches(pipeline, EPOCHS, 7)))
+    return Case(schedule, pipeline, cut_batches(drawn_batches(pipeline, EPOCHS, 7 + chance)))
 
 
 @cache
 def real() -> Real:
     """The store, made once."""
-    given = case("kill node-1 at epoch 7; join node-1 after 1s", scaled=True)
+    return _left_by(0)
+
+
+@cache
+def another() -> Files:
+    """Another store of the same pipeline, whose driver died at the same epoch, with other rows."""
+    return _left_by(2).files
+
+
+def _left_by(chance: int) -> Real:
+    given = case("kill node-1 at epoch 7; join node-1 after 1s", scaled=True, chance=chance)
     with tempfile.TemporaryDirectory() as folder:
         simulation = Simulation(given.schedule, given.pipeline, list(given.batches), History(Path(folder) / NAME))
 
@@ -124,12 +135,12 @@ def _without_faults() -> Case:
     return case()
 
 
-def restarted(change: Change, hear: Hear = deaf) -> End:
-    """A driver goes on from the changed store."""
+def restarted(change: Change, hear: Hear = deaf, files: Files | None = None) -> End:
+    """A driver goes on from the changed store. ``files``: what was there before the change, if not the real store."""
     given, found = _without_faults(), real()
     simulation = Simulation(given.schedule, given.pipeline, list(given.batches))
     simulation.disk = Disk(lambda: simulation.world.now)
-    for name, data in found.files.items():
+    for name, data in (found.files if files is None else files).items():
         if name != NAME:
             there = Changed.of(name, change.files[name]) if name in change.files else data
             simulation.disk.put(f"{STORE}/{name}", there, True)
