@@ -17,7 +17,7 @@ from driver_alone import TIMING, Alone, Recorded
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver import publishing
 from holdfast.runtime.driver.durable import GIVE_UP, Durable, StoreRefused
-from holdfast.runtime.driver.ports import Failed, Output, Retry, RunResult
+from holdfast.runtime.driver.ports import CodeFailed, Failed, Output, Retry, RunResult
 from holdfast.runtime.driver.publishing import BACKLOG, SinkFailed
 from holdfast.runtime.driver.running import SUSPICION, TRIES, RunFailed
 from holdfast.runtime.driver.telling import LISTENED
@@ -215,8 +215,9 @@ def test_a_fault_that_cannot_be_ends_the_job_with_its_word() -> None:
 class Flaky:
     """A runner of which the first runs fail for no reason that anybody can see."""
 
-    def __init__(self, usual: SimulatedRunner, failures: int) -> None:
+    def __init__(self, usual: SimulatedRunner, failures: int, error: Exception | None) -> None:
         self.usual = usual
+        self.error = error
         self.failures = failures
         self.started: list[tuple[int, float]] = []
         self.save, self.cancel, self.cancel_save, self.close = usual.save, usual.cancel, usual.cancel_save, usual.close
@@ -227,14 +228,15 @@ class Flaky:
         if len(self.started) > self.failures:
             self.usual.start(plan, batch, done)
         else:
-            world.after(0.05, lambda: done(Failed(ConnectionError(f"fetch failed in run {plan.run}"))))
+            error = self.error or ConnectionError(f"fetch failed in run {plan.run}")
+            world.after(0.05, lambda: done(Failed(error)))
 
 
-def flaky(failures: int) -> tuple[Alone, Flaky]:
+def flaky(failures: int, error: Exception | None = None) -> tuple[Alone, Flaky]:
     made: list[Flaky] = []
 
     def runner(usual: SimulatedRunner) -> Flaky:
-        made.append(Flaky(usual, failures))
+        made.append(Flaky(usual, failures, error))
         return made[0]
 
     return Alone(runner=runner), made[0]
@@ -247,6 +249,18 @@ def test_a_run_that_fails_with_nobody_lost_is_tried_again() -> None:
     broken = alone.events("run broken")
     assert len(broken) == TRIES and broken[0]["reason"] == "ConnectionError: fetch failed in run 0"
     assert runner.started[1][1] - runner.started[0][1] >= SUSPICION, "a lost node had time to be noticed"
+
+
+def test_a_run_that_fails_by_the_user_s_code_is_tried_once_more_at_once() -> None:
+    broken = CodeFailed("KeyError: 'a' (job.py, line 3, in ratio)")
+    broken.__cause__ = KeyError("a")
+    alone, runner = flaky(1, broken)
+    assert alone.end().ended == [None] and alone.head == 5
+    assert runner.started[1][1] - runner.started[0][1] < SUSPICION, "no node is to blame"
+    alone, runner = flaky(1000, broken)
+    (error,) = alone.end().ended
+    assert isinstance(error, RunFailed) and len(runner.started) == 2 and error.__cause__ is broken.__cause__
+    assert str(error) == "epoch 0 failed in 2 tries: KeyError: 'a' (job.py, line 3, in ratio)"
 
 
 def test_a_run_that_keeps_failing_with_nobody_lost_ends_the_job_and_names_the_cause() -> None:
@@ -320,7 +334,8 @@ def test_names_that_were_staged_go_when_nobody_waits() -> None:
 class Refusing:
     """A sink that raises so often over the first output of an epoch."""
 
-    def __init__(self, times: int, epoch: int = 0) -> None:
+    def __init__(self, times: int, epoch: int = 0, error: type[Exception] = ConnectionError) -> None:
+        self.error = error
         self.times = times
         self.epoch = epoch
         self.taken: list[Output] = []
@@ -329,7 +344,7 @@ class Refusing:
     def __call__(self, output: Output) -> None:
         if output.epoch == self.epoch and self.raised < self.times:
             self.raised += 1
-            raise ValueError("not this one")
+            raise self.error("not this one")
         self.taken.append(output)
 
 
@@ -344,7 +359,16 @@ def test_what_a_sink_refuses_comes_again_after_a_pause_and_before_everything_els
     told = alone.events("sink failed")
     assert [event["tries"] for event in told] == [1, 2, 3, 4]
     assert [event["retry_seconds"] for event in told] == [0.1, 0.2, 0.4, 0.8]
-    assert "final output of B/0 in epoch 0: ValueError: not this one" in told[0]["output"]
+    assert "final output of B/0 in epoch 0: ConnectionError: not this one" in told[0]["output"]
+
+
+def test_a_sink_that_raises_what_does_not_pass_is_given_an_output_once_more() -> None:
+    usual, sink = Alone(epochs=12).end(), Refusing(times=1, error=KeyError)
+    assert Alone(epochs=12, sink=sink).end().ended == [None] and ids(sink.taken) == ids(usual.taken)
+    sink = Refusing(times=1000, epoch=4, error=KeyError)
+    (error,) = Alone(epochs=12, sink=sink).end().ended
+    assert isinstance(error, SinkFailed) and sink.raised == 2 and isinstance(error.__cause__, KeyError)
+    assert "final output of B/0 in epoch 4: KeyError: 'not this one' (test_driver.py, line " in str(error)
 
 
 def test_a_sink_that_keeps_refusing_ends_the_job_and_the_next_one_goes_on_there() -> None:
@@ -353,7 +377,8 @@ def test_a_sink_that_keeps_refusing_ends_the_job_and_the_next_one_goes_on_there(
     (error,) = alone.ended
     limit = publishing.TRIES.limit
     assert isinstance(error, SinkFailed) and sink.raised == limit
-    assert f"final output of B/0 in epoch 4: ValueError: not this one ({limit} times)" in str(error)
+    assert "final output of B/0 in epoch 4: ConnectionError: not this one (test_driver.py, line " in str(error)
+    assert str(error).endswith(f" ({limit} times)")
     again = Alone(epochs=12, after=alone).end()
     assert again.ended == [None]
     assert ids(sink.taken) + ids(again.taken) == ids(usual.taken), "nothing is missing, nothing came twice"

@@ -80,8 +80,24 @@ def test_a_failing_function_is_told_with_its_row() -> None:
 
     pipeline = op.Pipeline(op.source("rows"), op.step("divide", divide, "rows"))
     blocks = sent(pipeline, pa.table({"n": [3, 5, 0, 7]}))
-    with pytest.raises(TaskFailed, match=r'divide/0, epoch 0: ZeroDivisionError: n is 0; sample row: \{"n": 0\}'):
+    with pytest.raises(TaskFailed, match=r"divide/0, epoch 0: ZeroDivisionError: n is 0") as caught:
         process(pipeline, Task("divide", 0), TaskState(-1), blocks, 0)
+    assert str(caught.value).endswith(', in divide); sample row: {"n": 0}')
+    raised = caught.value.raised()
+    assert "ZeroDivisionError: n is 0" in raised["raised"] and not raised["may_pass"]
+
+
+def test_a_function_that_fails_by_io_is_called_once_and_not_for_each_row() -> None:
+    calls = []
+
+    def look_up(batch: pa.Table) -> pa.Table:
+        calls.append(batch.num_rows)
+        raise ConnectionError("no route")
+
+    pipeline = op.Pipeline(op.source("rows"), op.step("look", look_up, "rows"))
+    with pytest.raises(TaskFailed, match=r"epoch 0: ConnectionError: no route \(.*, in look_up\)$") as caught:
+        process(pipeline, Task("look", 0), TaskState(-1), sent(pipeline, pa.table({"n": [3, 5, 0]})), 0)
+    assert calls == [3] and caught.value.raised()["may_pass"]
 
 
 def test_an_answer_that_changes_is_refused_when_asked() -> None:

@@ -155,7 +155,26 @@ def test_runs_that_break_because_nodes_went_are_repeated_as_often_as_it_takes() 
     assert run.attempt == 0
 
 
-def test_a_function_that_fails_ends_the_job_at_once_but_for_a_fork() -> None:
+def test_a_function_that_raises_is_tried_once_more_and_one_of_io_as_often_as_anything() -> None:
+    parts, run = at_six()
+    raised = report(B, "failed", raised="its traceback")
+    for _ in range(PATIENCE):
+        said = end(parts, run, report(A), report(B, "failed", raised="its traceback", may_pass=True))
+        assert kinds(said) == ["Refused", "run broken"]
+        run = parts.runs.start("epoch", [A, B], parts, epoch=6, ingest=6)
+    assert run.attempt == PATIENCE and kinds(end(parts, run, report(A), raised)) == ["Refused", "run broken"]
+    run = parts.runs.start("epoch", [A, B], parts, epoch=6, ingest=6)
+    assert only(Halt, end(parts, run, report(A), raised)) == Halt("it is failed", "its traceback")
+    parts, run = at_six()
+    for _ in range(3):
+        end(parts, run, report(A), raised)
+        run = parts.runs.start("epoch", [A, B], parts, epoch=6, ingest=6)
+        heard(parts.answering, EpochJournalled(6), parts)
+        assert "Halt" not in kinds(end(parts, run, report(A), report(B))), "what succeeds is forgiven"
+        run = parts.runs.start("epoch", [A, B], parts, epoch=6)
+
+
+def test_a_function_that_breaks_its_contract_ends_the_job_at_once_but_for_a_fork() -> None:
     parts, run = at_six()
     assert kinds(end(parts, run, report(A), report(B, "failed"))) == ["Refused", "failed", "Halt"]
     parts, _ = at_six()

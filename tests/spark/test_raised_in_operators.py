@@ -26,8 +26,6 @@ pytestmark = pytest.mark.spark
 HERE = Path(__file__).name
 ROWS = 20
 Begin = Callable[..., Job]
-ONCE_MORE = pytest.mark.xfail(strict=True, reason="a sink that cannot succeed is called six times, an operator once")
-NOT_SAID = pytest.mark.xfail(strict=True, reason="the error does not say where in the user's code it was raised")
 
 
 def numbers(spark: Any) -> Any:
@@ -62,7 +60,6 @@ def failed(job: Job) -> tuple[HoldfastError, list[str]]:
     return caught.value, text.splitlines()
 
 
-@ONCE_MORE
 def test_an_operator_that_raises_is_tried_once_more(spark: Any, tmp_path: Path, begin: Begin, runs: list[int]) -> None:
     def invert(batch: pa.Table) -> pa.Table:
         inverse = [1 / (value - 27) for value in batch["value"].to_pylist()]
@@ -81,7 +78,6 @@ def test_an_operator_that_raises_is_tried_once_more(spark: Any, tmp_path: Path, 
     assert read_output(tmp_path, "final")["epoch"].to_pylist() == [0] * ROWS
 
 
-@NOT_SAID
 def test_a_source_that_raises_says_where(spark: Any, tmp_path: Path, begin: Begin) -> None:
     def refuse(batch: pa.Table) -> pa.Table:
         raise LookupError("nobody knows\nthis one")
@@ -92,7 +88,6 @@ def test_a_source_that_raises_says_where(spark: Any, tmp_path: Path, begin: Begi
     assert isinstance(error.__cause__, LookupError) and lines[:2] == ["LookupError: nobody knows", "this one"]
 
 
-@ONCE_MORE
 @pytest.mark.parametrize(("times", "raised"), [(1, KeyError), (3, ConnectionError)])
 def test_what_an_operator_raises_and_then_does_not_ends_nothing(
     times: int, raised: type[Exception], spark: Any, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +113,6 @@ def test_what_an_operator_raises_and_then_does_not_ends_nothing(
     assert seen.read_text().count("run") == times + 1
 
 
-@ONCE_MORE
 def test_what_a_sink_raises_is_the_cause_and_it_is_called_once_more(spark: Any, tmp_path: Path, begin: Begin) -> None:
     raised: list[Exception] = []
 
@@ -133,7 +127,6 @@ def test_what_a_sink_raises_is_the_cause_and_it_is_called_once_more(spark: Any, 
     assert lines[0] == "Traceback (most recent call last):" and re.search(rf"{HERE}.*in write$", lines[1])
 
 
-@NOT_SAID
 def test_a_workload_that_fails_is_one_line_and_exit_code_1(
     tmp_path: Path, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,8 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.publishing import BACKLOG, TRIES
-from holdfast.runtime.spark.shipping import first_cause
+from holdfast.runtime.failures import Failures
+from holdfast.runtime.raised import line_of, own
 from holdfast.state import Writer, cursor, output
 from holdfast.state.entries import document, read_document
 from holdfast.state.files import Files
@@ -147,17 +148,18 @@ class Delivery:
     def _deliver(self, epoch: int) -> None:
         assert self._writer is not None
         rows = taken(partial(self._rows, epoch))
-        for attempt in range(1, TRIES.limit + 1):
+        failures = Failures(TRIES.limit)
+        while True:
             taken(self._writer.guard)  # the attempt before this one may have lasted for as long as a takeover takes
             try:
                 self._give(rows, epoch)
                 return
             except Exception as error:
-                if attempt == TRIES.limit:
-                    what = f"{type(error).__name__}: {first_cause(error)}"
-                    raise NotTaken(f"batch {epoch} was not taken after {attempt} tries: {what}") from error
+                if failures.over(error):
+                    what = f"batch {epoch} was not taken after {failures.count} tries: {line_of(error)}"
+                    raise NotTaken(what) from own(error)
             with self._changed:
-                self._changed.wait_for(lambda: self._ends, TRIES.pause(attempt))
+                self._changed.wait_for(lambda: self._ends, TRIES.pause(failures.count))
 
     def _rows(self, epoch: int) -> pa.Table | None:
         """What there is of an epoch."""

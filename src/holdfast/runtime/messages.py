@@ -188,9 +188,11 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The job cannot go on. ``message`` tells the whole story in one line."""
+    """The job cannot go on. ``message`` tells the whole story in one line; ``raised``: the traceback of the user's code
+    that raised, if it did."""
 
     message: str
+    raised: str = ""
 
 
 Instruction = (
@@ -319,6 +321,10 @@ class Report:
     """Seconds by the clock, waiting included; ``seconds`` are those of the CPU."""
     touched: int | None = None
     """Bytes of the state that a fork of it would have read for one of these epochs, at most; None: all of them."""
+    raised: str = ""
+    """Of what failed since code of the user's raised: its traceback."""
+    may_pass: bool = False
+    """Whether that was an error of I/O."""
 
 
 @dataclass(frozen=True, slots=True)

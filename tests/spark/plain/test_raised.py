@@ -23,8 +23,6 @@ from holdfast.runtime.spark.runner import SparkRunner
 pytestmark = pytest.mark.spark
 
 HERE = Path(__file__).name
-ONCE_MORE = pytest.mark.xfail(strict=True, reason="code that cannot succeed is called three or six times")
-WITHOUT_CAUSE = pytest.mark.xfail(strict=True, reason="the error has no cause, or frames of py4j")
 
 
 @pytest.fixture
@@ -65,7 +63,6 @@ def counts(streams: Streams) -> DataFrame:
 
 
 class TestForeachBatch:
-    @ONCE_MORE
     def test_what_it_raises_is_the_cause_and_it_is_called_once_more(self, streams: Streams, tmp_path: Path) -> None:
         raised: list[Exception] = []
 
@@ -79,7 +76,6 @@ class TestForeachBatch:
         lines = shown(error).splitlines()
         assert lines[0] == "Traceback (most recent call last):" and re.search(rf"{HERE}.*in take$", lines[1])
 
-    @ONCE_MORE
     def test_the_same_from_a_function_of_spark_s(self, streams: Streams, tmp_path: Path) -> None:
         calls: list[int] = []
 
@@ -92,7 +88,6 @@ class TestForeachBatch:
         assert re.search(rf"batch 0\b.*ArithmeticException: \[DIVIDE_BY_ZERO\].* \({HERE}, line \d+\)$", str(error))
         assert re.search(rf"{HERE}.*in take$", shown(error).splitlines()[1])
 
-    @ONCE_MORE
     def test_the_same_from_a_function_of_the_user_in_a_plan_of_spark_s(self, streams: Streams, tmp_path: Path) -> None:
         """The output of the query goes through it when ``take`` asks for rows."""
         calls: list[int] = []
@@ -138,7 +133,6 @@ class TestForeachBatch:
         assert calls == [0, *range(BATCHES)]
 
 
-@ONCE_MORE
 def test_what_early_raises_is_the_cause_and_it_is_called_once_more(streams: Streams, tmp_path: Path) -> None:
     raised: list[Exception] = []
 
@@ -173,7 +167,6 @@ def dividing(calls: Path, fails: Callable[[int], Exception | None]) -> Callable[
 class TestFunctionsInThePlan:
     """A function of the user's below the state, which executors call as they read the source."""
 
-    @ONCE_MORE
     @pytest.mark.parametrize("kind", ["rows", "arrow"])
     def test_what_it_raises_is_the_cause_and_it_is_called_once_more(
         self, kind: str, streams: Streams, tmp_path: Path, runs: list[str]
@@ -199,7 +192,6 @@ class TestFunctionsInThePlan:
         assert lines[0] == "ZeroDivisionError: division by zero"
         assert any(re.search(rf"{HERE}\", line \d+, in ratio$", line) for line in lines)
 
-    @ONCE_MORE
     def test_an_exception_of_the_user_s_own_class_is_named(self, streams: Streams, tmp_path: Path) -> None:
         class BadRow(Exception):
             pass
@@ -218,7 +210,6 @@ class TestFunctionsInThePlan:
         usual = by_spark(counts(streams), "update", tmp_path / "theirs")
         assert answers(holdfast.writeStream(frame), "update", tmp_path / "ours") == usual
 
-    @ONCE_MORE
     def test_an_error_of_an_expression_is_tried_once_more_and_says_where_it_is(
         self, streams: Streams, tmp_path: Path, runs: list[str]
     ) -> None:
@@ -228,7 +219,6 @@ class TestFunctionsInThePlan:
         assert "[DIVIDE_BY_ZERO]" in str(error.__cause__)
         shown(error)
 
-    @ONCE_MORE
     def test_a_malformed_row_is_told_with_its_file(
         self, spark: SparkSession, streams: Streams, tmp_path: Path, runs: list[str]
     ) -> None:
@@ -242,7 +232,6 @@ class TestFunctionsInThePlan:
         shown(error)
 
 
-@WITHOUT_CAUSE
 def test_an_error_that_spark_s_query_was_told_too_has_no_frames_of_its_callback(
     streams: Streams, tmp_path: Path, runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.runtime.coordinator.facts import Committed, Lost, Refused, Said, StoodIn, Told, record
 from holdfast.runtime.coordinator.lanes import Fork
+from holdfast.runtime.failures import ONCE_MORE
 from holdfast.runtime.messages import CancelRun, Halt, Report, Run, RunBroken, RunDone, RunKind, Work
 from holdfast.topology import Task
 
@@ -83,15 +84,14 @@ class Runs:
         yield Committed(run, reports, counted, running.checkpoint == parts.checkpointing.durable, running.forks)
 
     def _judge(self, refused: Refused) -> Said:
-        """A function that fails ends the job; what fails for another reason is repeated, but not for ever.
+        """Whatever fails is repeated, but not for ever; a function that raises, once, if it was not an error of I/O.
 
         A task that waits for a barrier in vain is no wonder when others failed. A store that takes nothing does not
         count: who carries runs out waits for it.
         """
         failed = [report for report in refused.reports if report.status == "failed" and report.lane != "tentative"]
         if failed:
-            yield record("failed", task=str(failed[0].task), message=failed[0].message)
-            yield Halt(failed[0].message)
+            yield from self._raised(refused.run, failed)
             return
         if elsewhere := [report for report in refused.reports if report.status == "misplaced"]:
             tasks = sorted(str(report.task) for report in elsewhere)
@@ -100,6 +100,21 @@ class Runs:
             return
         again = [r for r in refused.reports if r.status in ("damaged", "missing") or refused.only_blocked]
         yield from self._count(refused.run, [(r.status, str(r.task), r.message) for r in again])
+
+    def _raised(self, run: Run, failed: list[Report]) -> Said:
+        """One more run in which functions raised, or broke their contract; where none did before, the first is told.
+
+        Sources are no works of a run, so that failures are not counted by task.
+        """
+        worst = next((report for report in failed if not report.may_pass), failed[0])
+        of = "raised" if not worst.may_pass else "I/O"
+        self.attempts[run.kind, of, ""] += 1
+        limit = PATIENCE + 1 if worst.may_pass else ONCE_MORE if worst.raised else 1
+        if self.attempts[run.kind, of, ""] < limit:
+            yield record("run broken", run=run.number, reason=worst.message)
+            return
+        yield record("failed", task=str(worst.task), message=worst.message)
+        yield Halt(worst.message, worst.raised)
 
     def _count(self, run: Run, failures: Iterable[tuple[str, str, str]]) -> Said:
         """One more failure of each task for its reason; the first that was tried too often ends the job."""

@@ -48,6 +48,7 @@ from holdfast.runtime.messages import (
     TakeCheckpoint,
     TrimJournal,
 )
+from holdfast.runtime.raised import remote
 from holdfast.state import Unusable, Writer
 from holdfast.state.journal import Journal
 from holdfast.state.origin import BatchChanged, Origin
@@ -313,8 +314,10 @@ class Driver:
                 self.ports.background.submit("nodes", partial(self.ports.nodes.release, nodes), self._or_fail)
             case GiveUp(nodes=given):
                 self.ports.background.submit("nodes", partial(self.ports.nodes.give_up, given), self._or_fail)
-            case Halt(message):
-                self.fail(RunFailed(message))
+            case Halt(message, raised):
+                failed = RunFailed(message)
+                failed.__cause__ = remote(raised)
+                self.fail(failed)
 
     def _or_fail(self, result: object) -> None:
         if isinstance(result, Failed):

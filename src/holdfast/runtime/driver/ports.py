@@ -48,6 +48,10 @@ class Failed:
     error: BaseException
 
 
+class CodeFailed(Exception):
+    """A run failed by the user's own code, or by their rows; the cause is their exception."""
+
+
 class Timer(Protocol):
     def cancel(self) -> None: ...
 

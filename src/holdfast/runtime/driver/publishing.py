@@ -15,7 +15,9 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.runtime.driver.durable import Durable
 from holdfast.runtime.driver.ports import Background, Clock, Failed, Output, Retry, Sink
+from holdfast.runtime.failures import Failures
 from holdfast.runtime.messages import Publish, Published, Report
+from holdfast.runtime.raised import line_of, own
 from holdfast.state import Fenced, Unusable, cursor, output
 from holdfast.state.cursor import Cursor
 from holdfast.state.files import Files
@@ -26,7 +28,7 @@ from holdfast.topology import Task
 BACKLOG = 16
 """So many epochs may wait for the sink before the stream waits for it too."""
 TRIES = Retry(limit=6, first=0.1, most=5.0)
-"""A sink that raises is given the output again so often."""
+"""A sink that raises what may pass is given the output so often."""
 
 
 class SinkFailed(HoldfastError):
@@ -42,7 +44,7 @@ class _Delivery:
     upto: int = -1
     """Once they were taken, the sink has had all that is final up to this epoch."""
     failed_at: int = -1
-    tries: int = 0
+    failures: Failures = field(default_factory=lambda: Failures(TRIES.limit))
     """How often the sink has raised over the output number ``failed_at``."""
 
 
@@ -217,13 +219,16 @@ class Publisher:
         if isinstance(error, Fenced):
             self.fail(error)
             return
-        delivery.tries = delivery.tries + 1 if delivery.failed_at == delivery.taken else 1
-        delivery.failed_at = delivery.taken
+        if delivery.failed_at != delivery.taken:
+            delivery.failed_at, delivery.failures = delivery.taken, Failures(TRIES.limit)
+        over, tries = delivery.failures.over(error), delivery.failures.count
         kind, epoch, task = delivery.outputs[min(delivery.taken, len(delivery.outputs) - 1)]
-        what = f"{kind} output of {task} in epoch {epoch}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        if delivery.tries >= TRIES.limit:
-            self.fail(SinkFailed(f"the sink was given the {what} ({delivery.tries} times)"))
+        what = f"{kind} output of {task} in epoch {epoch}: {line_of(error)}"
+        if over:
+            failed = SinkFailed(f"the sink was given the {what} ({tries} times)")
+            failed.__cause__ = own(error)
+            self.fail(failed)
             return
-        pause = TRIES.pause(delivery.tries)
-        self.note("sink failed", {"output": what, "tries": delivery.tries, "retry_seconds": pause})
+        pause = TRIES.pause(tries)
+        self.note("sink failed", {"output": what, "tries": tries, "retry_seconds": pause})
         self.clock.after(pause, self._deliver)

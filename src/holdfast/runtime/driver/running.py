@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.coordinator.giving_up import FAILURES
 from holdfast.runtime.driver.migration import serves
-from holdfast.runtime.driver.ports import Failed, Retry, Runner, RunResult
+from holdfast.runtime.driver.ports import CodeFailed, Failed, Retry, Runner, RunResult
 from holdfast.runtime.driver.telling import told
+from holdfast.runtime.failures import ONCE_MORE
 from holdfast.runtime.messages import CheckpointLost, EpochJournalled, Report, Run, RunBroken, RunDone
 from holdfast.runtime.shape import reshaped_pipeline
 from holdfast.runtime.worker.plan import epochs_of, lay_out
@@ -59,6 +60,8 @@ class Running:
         self._cancelled: set[int] = set()
         self._suspects: dict[int, tuple[BaseException, float, frozenset[str]]] = {}
         self._strikes = 0
+        self._code_failed = 0
+        """How often in a row a run failed for no reason that can be seen, and by the user's own code."""
         self._small: deque[bool] = deque(maxlen=LAST)
         """Whether there was little to do in each of the last epochs."""
 
@@ -157,7 +160,7 @@ class Running:
             self._failed(run, result.error)
             return
         del self._begun[run.number]
-        self._strikes = 0
+        self._strikes = self._code_failed = 0
         self._cancelled.discard(run.number)
         seconds = driver.clock.now() - began
         restored = max((report.restored for report in result.reports), default=0.0)
@@ -251,8 +254,20 @@ class Running:
             self._driver.fail(error)
         elif run.number in self._cancelled:
             self._broken(run, "nodes were lost")
+        elif isinstance(error, CodeFailed):
+            self._by_code(run, error)
         else:
             self._ask_by_whom(run, error)
+
+    def _by_code(self, run: Run, error: CodeFailed) -> None:
+        """No node is to blame: it is tried once more, in case that it was a race."""
+        self._code_failed += 1
+        if self._code_failed < ONCE_MORE:
+            self._broken(run, str(error))
+            return
+        failed = RunFailed(f"epoch {run.ingest} failed in {self._code_failed} tries: {error}")
+        failed.__cause__ = error.__cause__
+        self._driver.fail(failed)
 
     def _ask_by_whom(self, run: Run, error: BaseException) -> None:
         """Nodes by which it broke are there: then nobody is waited for who may turn out lost."""

@@ -280,7 +280,7 @@ class Simulation:
             self.late.append((life, output))
         if self._refusing > 0:
             self._refusing -= 1
-            raise RuntimeError("the sink is not in the mood")
+            raise ConnectionError("the sink is not in the mood")
         self.delivered.append((life, output))
         self._standstill.called()
 

@@ -13,10 +13,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from pyspark.core.rdd import RDD
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.driver.ports import Asked, Failed, RunResult
+from holdfast.runtime.driver.ports import Asked, CodeFailed, Failed, RunResult
+from holdfast.runtime.failures import may_pass
+from holdfast.runtime.raised import line_of, plain
 from holdfast.runtime.shape import Shape, reshaped_pipeline
 from holdfast.runtime.spark import stages
 from holdfast.runtime.spark.affinity import SlotAffinity
@@ -195,7 +197,7 @@ class SparkRunner:
                     self._pooled.add(thread)
                 self._spark.sparkContext.setJobGroup(group, what, interruptOnCancel=False)
                 result = work()
-            except HoldfastError as error:
+            except (HoldfastError, CodeFailed) as error:
                 result = Failed(error)
             except BaseException as error:  # py4j wraps whatever Spark throws
                 result = Failed(SparkFailed(first_cause(error)))
@@ -231,7 +233,22 @@ class SparkRunner:
             self._combining = self._combining or Combining(batch.combines)
         assert self._combining is not None
         combined = self._combining.plan(batch.frame) if plan.allowed is None else None
-        level, partitions = self._exchange.batch(*(combined or (batch.frame, batch.plan)), at)
+        try:
+            return self._read(plan, batch, combined, at)
+        except Exception as error:
+            if combined is not None:
+                self._combining.failed()  # nodes that were lost, most likely; and the next try does without
+            elif not isinstance(error, HoldfastError) and not may_pass(error):
+                raise CodeFailed(line_of(error)) from plain(error)
+            raise
+
+    def _read(
+        self, plan: RunPlan, batch: Batch, combined: tuple[DataFrame, Any] | None, at: Sequence[str]
+    ) -> list[stages.Note]:
+        """What everybody noted; ``combined``: the frame and plan of a batch that Spark groups first, if it does."""
+        assert self._combining is not None
+        frame, how = combined or (batch.frame, batch.plan)
+        level, partitions = self._exchange.batch(frame, how, at)
         row = self._in_a_row(plan, level, partitions)
         pieces = 1 if row is not None else partitions
         plan = plan.ingesting(pieces)
@@ -241,15 +258,10 @@ class SparkRunner:
         told = batch.sources, batch.ends, batch.watermark, combined is None
         stage = stages.Ingest(self._context.job, self._broadcast, parts, schema, *told)
         since = time.monotonic()
-        try:
-            if row is None:
-                notes = self._through(level, stage, plan, cut, partitions)
-            else:
-                notes = self._collected(row, stages.Alone(stage))
-        except BaseException:
-            if combined is not None:
-                self._combining.failed()  # nodes that were lost, most likely
-            raise
+        if row is None:
+            notes = self._through(level, stage, plan, cut, partitions)
+        else:
+            notes = self._collected(row, stages.Alone(stage))
         read, sent, reading = (sum(note.get(what, 0) for note in notes) for what in ("read", "sent", "reading"))
         self._combining.learn(read, sent, pieces)
         if plan.kind == "epoch":

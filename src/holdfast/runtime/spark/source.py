@@ -189,7 +189,7 @@ class StreamSource:
         with self._changed:
             self._changed.wait_for(lambda: self.query is not None or self._closed)
             if self._closed:
-                raise self._error or _Closed
+                raise self._closing()
         self._pace()
         with self._turn:
             epoch = self._idle.epoch_of(batch)
@@ -225,7 +225,11 @@ class StreamSource:
         with self._changed:
             self._changed.wait_for(lambda: self._released >= epoch or self._closed)
             if self._released < epoch:
-                raise self._error or _Closed
+                raise self._closing()
+
+    def _closing(self) -> _Closed:
+        """Ends Spark's query. Not the job's own error: py4j would leave its frames in that."""
+        return _Closed(str(self._error or ""))
 
     def _answered_before(self, frame: DataFrame, batch: int, plan: Any, by: int | None) -> None:
         """An earlier driver answered this batch, so no run of this process has shown its rows to Spark's operators."""
@@ -254,7 +258,7 @@ class StreamSource:
         """Before the store is asked again; not when no more epochs are wanted."""
         with self._changed:
             if self._changed.wait_for(lambda: self._closed, seconds):
-                raise self._error or _Closed
+                raise self._closing()
 
     def _offer_idle(self, each: IdleEpoch) -> None:
         assert self._offer is not None

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError
 from holdfast.operators import Pipeline, State, Step
 from holdfast.operators.pipeline import WATERMARK
 from holdfast.operators.timers import LAST
+from holdfast.runtime.failures import may_pass
+from holdfast.runtime.raised import line_of, text_of
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.state import Change, Routing, TaskState, Unusable, hash_keys
 from holdfast.state.pages import to_read
@@ -28,7 +30,15 @@ from holdfast.topology import Stream, Task
 
 
 class TaskFailed(HoldfastError):
-    """A user's function raised, or answered with something else than a table; the message tells the whole story."""
+    """A user's function raised, or answered with something else than a table; the message tells the whole story.
+
+    What it raised is the cause.
+    """
+
+    def raised(self) -> dict[str, Any]:
+        """What a report has of the cause, if there is one."""
+        cause = self.__cause__
+        return {} if cause is None else {"raised": text_of(cause), "may_pass": may_pass(cause)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +237,9 @@ def _failed(
     inputs: Mapping[str, pa.Table],
     fails: Callable[[Mapping[str, pa.Table]], bool] | None,
 ) -> TaskFailed:
-    kind = "" if isinstance(error, Invalid) else f"{type(error).__name__}: "
-    what = f"operator {step.name}, task {task}, epoch {epoch}: {kind}{' '.join(str(error).split())}"
-    sample = _sample(inputs, fails)
+    """With the row that it failed at, if it was not an error of I/O."""
+    what = f"operator {step.name}, task {task}, epoch {epoch}: {line_of(error)}"
+    sample = "" if may_pass(error) else _sample(inputs, fails)
     return TaskFailed(f"{what}; sample row: {sample}" if sample else what)
 
 

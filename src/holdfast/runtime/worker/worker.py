@@ -143,7 +143,8 @@ class Worker:
                 made = process_source(pipeline, task, rows, epoch, ends, watermark)
                 sent = outgoing(pipeline, task, made, epoch, plan.shape.routings, piece)
             except TaskFailed as error:
-                return Ingested([], [Report(task, "exact", "", "failed", epoch - 1, message=str(error))], None)
+                failed = Report(task, "exact", "", "failed", epoch - 1, message=str(error), **error.raised())
+                return Ingested([], [failed], None)
             out = made.output.num_rows if made.output is not None else 0
             blocks += sent
             told = {**made.counters, SHED: 0 if reports else shed}
@@ -214,13 +215,13 @@ class Worker:
         fetching, touched = 0.0, 0
         tentative = work.lane == "tentative"
 
-        def report(status: str, message: str = "", state: TaskState | None = None) -> Report:
+        def report(status: str, message: str = "", state: TaskState | None = None, **raised: Any) -> Report:
             seconds = time.process_time() - began
             size, rows = (state.nbytes, state.rows if state.counted else 0) if state is not None else (0, 0)
             return Report(
                 task, work.lane, work.node, status, reached, rows_in, rows_out, seconds, size, rows, counters,  # type: ignore[arg-type]
                 outputs, message, keys, restored=fetching, took=time.perf_counter() - since,
-                touched=touched,
+                touched=touched, **raised,
             )  # fmt: skip
 
         try:
@@ -262,7 +263,7 @@ class Worker:
         except VersionMissing as error:
             return [], report("missing", str(error))
         except TaskFailed as error:
-            return [], report("failed", str(error))
+            return [], report("failed", str(error), **error.raised())
         except Unrecoverable as error:
             # A fork that goes on with a checkpoint that is damaged, or retired by now: another begins with the newest.
             return [], report("missing" if tentative and work.origin == "local" else "damaged", str(error))
