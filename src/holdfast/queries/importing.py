@@ -33,7 +33,7 @@ from holdfast.runtime.spark.starting import default_nodes
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.runtime.worker.processing import process, route
 from holdfast.state import Spill, Store, TaskState
-from holdfast.state.files import sync_folder
+from holdfast.state.files import on_disk, sync_folder
 from holdfast.state.journal import ROWS
 from holdfast.topology import Task
 
@@ -196,11 +196,11 @@ def _pieces(state: DataFrame) -> Iterator[pa.Table]:
 
 def _vacant(store: str | os.PathLike[str]) -> Path:
     text = os.fspath(store)
-    if "://" in text and not text.startswith("file://"):
+    if (path := on_disk(text)) is None:
         raise Invalid(
             f"store {text}: state is imported into a local folder, which appears as a whole; copy that to its place"
         )
-    place = Path(text.removeprefix("file://")).absolute()
+    place = path.absolute()
     if place.exists() and not place.is_dir():
         raise Invalid(f"store {text}: this is a file; a store is a folder")
     if place.is_dir() and (found := sorted(each.name for each in place.iterdir())):

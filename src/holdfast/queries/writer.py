@@ -20,6 +20,7 @@ from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.ports import Listener, Output
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark import Job
+from holdfast.runtime.spark.foreign import refuse_checkpoint
 from holdfast.runtime.spark.shipping import first_cause
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.starting import begin, default_nodes
@@ -243,6 +244,7 @@ class Writer:
         early = self._early
 
         def into(place: Store) -> Query:
+            refuse_checkpoint(spark, store, place, self._mode)
             made.append(Query(place, self._name, give))
             return made[-1]
 

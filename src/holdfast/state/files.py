@@ -105,14 +105,13 @@ def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     ``options``: credentials and the like for whoever opens the URL; without them, what the environment says.
     """
     text = os.fspath(url)
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme in ("file", "local"):
+    if (path := on_disk(text)) is not None:
         if options:
             raise Invalid(f"store {text}: storage_options are for a store by URL, this is a folder")
-        path = Path(rest if separator else text)
         if path.exists() and not path.is_dir():
             raise Invalid(f"store {text}: this is a file; a store is a folder")
         return LocalFiles(path)
+    scheme, _, rest = text.partition("://")
     who, at, where = rest.partition("/")[0].rpartition("@")
     if at and ":" in who:
         raise Invalid(
@@ -126,6 +125,14 @@ def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     from holdfast.state.remote import open_remote
 
     return open_remote(text, options or {})
+
+
+def on_disk(text: str) -> Path | None:
+    """The local path that a text names, plainly or as a ``file:`` URL with one slash or three; None for other URLs."""
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        return Path(rest) if scheme in ("file", "local") else None
+    return Path(text.removeprefix("file:") if text.startswith("file:/") else text)
 
 
 def read_near(

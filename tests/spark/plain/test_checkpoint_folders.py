@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from side_by_side import BATCHES, answers, by_spark
+from test_job import counting, numbers
 
 import holdfast
-from holdfast import operators as op
 from holdfast.errors import Invalid
 from holdfast.state.files import open_files
 
@@ -30,9 +30,7 @@ def contents(place: Path) -> dict[str, bytes]:
 def begun(door: str, frame: DataFrame, store: str, **options: Any) -> Any:
     """One changed line, at either door."""
     if door == "start":
-        stream = frame.sparkSession.readStream.format("rate").load()
-        pipeline = op.Pipeline.of(op.source("rate"), op.aggregate("counts", by="value", n=op.count()))
-        return holdfast.start(stream, pipeline, store=store, nodes=1, **options)
+        return holdfast.start(numbers(frame.sparkSession), counting(), store=store, nodes=1, **options)
     writer = holdfast.writeStream(frame).outputMode("update").foreachBatch(lambda *_: None)
     return writer.option("checkpointLocation", store).resilience(**options).start()
 
@@ -48,7 +46,6 @@ def old(counts: DataFrame, place: Path) -> Path:
     return place / "old"
 
 
-@pytest.mark.xfail(strict=True, reason="Holdfast begins from nothing in the folder of another engine")
 def test_a_checkpoint_of_structured_streaming_is_refused_and_stays_as_it_is(
     counts: DataFrame, old: Path, tmp_path: Path
 ) -> None:
@@ -68,7 +65,6 @@ def test_a_checkpoint_of_structured_streaming_is_refused_and_stays_as_it_is(
     assert open_files(url).tree("") == sorted(before) and not (tmp_path / "log").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="Holdfast looks for it on the local disk alone")
 def test_a_path_without_a_scheme_is_looked_for_where_spark_has_it(
     counts: DataFrame, spark: SparkSession, old: Path
 ) -> None:
@@ -85,7 +81,6 @@ def test_a_path_without_a_scheme_is_looked_for_where_spark_has_it(
         spark.conf.unset(mount)
 
 
-@pytest.mark.xfail(strict=True, reason="file:/ with one slash is taken for a relative path")
 def test_a_store_may_be_named_as_spark_names_a_local_folder(
     counts: DataFrame, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from holdfast.runtime.history.history import NAME, History, remote_history
 from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import DIRS, PREFIX, claim, let_go
+from holdfast.runtime.spark.foreign import refuse_checkpoint
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
@@ -41,7 +42,7 @@ from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
-from holdfast.state.files import Files
+from holdfast.state.files import Files, on_disk
 
 J = TypeVar("J", bound=Job)
 _log = logging.getLogger("holdfast")
@@ -83,7 +84,12 @@ def start(
     streams = _streams(stream, pipeline)
     if not watermarked:  # Spark's watermark is kept by a column that nobody else may look at
         streams = {name: narrowed(frame, pipeline.columns_of(name)) for name, frame in streams.items()}
-    return begin(streams, pipeline, store, nodes, ours, edge, lambda place: Job(place.url))
+
+    def into(place: Store) -> Job:
+        refuse_checkpoint(next(iter(streams.values())).sparkSession, os.fspath(store), place)
+        return Job(place.url)
+
+    return begin(streams, pipeline, store, nodes, ours, edge, into)
 
 
 def begin(
@@ -252,7 +258,8 @@ def _local_folder(spark: SparkSession, job: str) -> str:
 def _absolute(store: str | os.PathLike[str]) -> str:
     """A store is one place: executors have working folders of their own, to which a relative path would lead."""
     text = os.fspath(store)
-    return text if "://" in text else str(Path(text).absolute())
+    path = on_disk(text)
+    return text if path is None else str(path.absolute())
 
 
 def _streams(stream: DataFrame | Mapping[str, DataFrame], pipeline: Pipeline) -> dict[str, DataFrame]:
