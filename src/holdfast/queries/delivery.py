@@ -197,10 +197,14 @@ class Delivery:
 
     def _read(self) -> int:
         there = cursor.of_writers(self._files, "batches")
-        if not there:
-            return -1
         self._older = [name for token, name in there if self._writer and token < self._writer.token]
-        return int(read_document(self._files, "batches", there[-1][1])["epoch"])
+        return given(self._files)
+
+
+def given(files: Files) -> int:
+    """Up to which epoch everything was taken; -1 for nothing."""
+    there = cursor.of_writers(files, "batches")
+    return int(read_document(files, "batches", there[-1][1])["epoch"]) if there else -1
 
 
 def put_given(files: Files, epoch: int, token: int) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
+from holdfast.queries.file_folder import FileFolder, refuse_column
 from holdfast.queries.frames import Frames
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
@@ -212,7 +213,8 @@ class Writer:
         self.options(**options)
         if path is not None:
             self._options["path"] = path
-        return self._begin(self._batches or self._written())
+        batches, target = self._written() if self._batches is None else (self._batches, None)
+        return self._begin(batches, target)
 
     def toTable(self, tableName: str) -> Query:
         """Every batch is appended to this table, which is made if it is not there."""
@@ -221,7 +223,7 @@ class Writer:
         append = partial(_to_table, tableName, self._partition, dict(self._options))
         return self._begin(append)
 
-    def _begin(self, batches: Batches) -> Query:
+    def _begin(self, batches: Batches, target: FileFolder | None = None) -> Query:
         split, spark = self._split, self._split.below.sparkSession
         store = self._options.get("checkpointLocation")
         if store is None:
@@ -245,6 +247,8 @@ class Writer:
 
         def into(place: Store) -> Query:
             refuse_checkpoint(spark, store, place, self._mode)
+            if target is not None:
+                target.check(place)
             made.append(Query(place, self._name, give))
             return made[-1]
 
@@ -259,23 +263,26 @@ class Writer:
         )
         begin(split.below, pipeline, store, nodes, self._ours, edge, into)
         try:
+            if target is not None:
+                target.claim(made[0].driver.writer.store)
             made[0].delivery.begin(made[0].driver.writer)
         except BaseException:
             made[0].stop()
             raise
         return made[0]
 
-    def _written(self) -> Batches:
+    def _written(self) -> tuple[Batches, FileFolder | None]:
+        """What takes the batches, and where they go if others could write there too."""
         options = {key: value for key, value in self._options.items() if key != "checkpointLocation"}
         match self._format:
             case "console":
-                return partial(_to_console, self._name, options)
+                return partial(_to_console, self._name, options), None
             case "memory":
                 if self._name is None:
                     raise Invalid("format memory: give the query a name, which is the table's: .queryName('totals')")
-                return Memory(self._name, self._mode)
+                return Memory(self._name, self._mode), None
             case "noop":
-                return lambda frame, _: frame.write.format("noop").mode("overwrite").save()
+                return lambda frame, _: frame.write.format("noop").mode("overwrite").save(), None
         if self._mode != "append":
             raise NotCovered(
                 f"format {self._format} in mode {self._mode} is not covered: files can only be added to; use append"
@@ -283,7 +290,9 @@ class Writer:
         path = options.pop("path", None)
         if path is None:
             raise Invalid(f"format {self._format}: say where to: .start(path)")
-        return partial(_to_files, self._format, path, self._partition, options)
+        refuse_column(self._split.schema.names)
+        folder = FileFolder(self._split.below.sparkSession, path)
+        return partial(_to_files, self._format, path, self._partition, options), folder
 
 
 def _to_files(

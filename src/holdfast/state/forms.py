@@ -90,6 +90,7 @@ FORMS: Mapping[str, Any] = {
     "signature": {"token": int, "number": int, "signature": dict, "since": int},
     "batches": {"epoch": int, "token?": int},
     "spark-log": {"query": str},
+    "output-owner": {"store": str, "url": str},
     "idle": {"before": int, "epochs": [[int, int, int]]},
 }
 

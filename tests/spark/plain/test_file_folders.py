@@ -49,7 +49,6 @@ def rows(spark: SparkSession, path: Path | str) -> Rows:
     return tidy(spark.read.parquet(str(path)).drop("epoch"))
 
 
-@pytest.mark.xfail(strict=True, reason="the second query overwrites the rows of the first")
 def test_a_folder_belongs_to_one_query(seen: DataFrame, spark: SparkSession, place: Path) -> None:
     """Whatever format the other one writes; a restart of its own query goes on."""
     written(seen, place / "first", place / "rows")
@@ -64,7 +63,6 @@ def test_a_folder_belongs_to_one_query(seen: DataFrame, spark: SparkSession, pla
     assert rows(spark, place / "rows") == expected and (place / "rows" / MARK).is_file()
 
 
-@pytest.mark.xfail(strict=True, reason="a store that is made anew writes over what the one before it wrote")
 def test_a_store_that_begins_again_is_another_query(seen: DataFrame, place: Path) -> None:
     """Its epochs begin at 0 again."""
     written(seen, place / "store", place / "rows")
@@ -72,7 +70,6 @@ def test_a_store_that_begins_again_is_another_query(seen: DataFrame, place: Path
     refused(seen, place / "store", place / "rows", "belongs to another query")
 
 
-@pytest.mark.xfail(strict=True, reason="two queries that start at once both write there")
 def test_of_two_queries_that_start_at_once_one_has_the_folder(
     seen: DataFrame, spark: SparkSession, place: Path
 ) -> None:
@@ -93,7 +90,6 @@ def test_of_two_queries_that_start_at_once_one_has_the_folder(
     assert rows(spark, place / "rows") == rows(spark, place / "expected")
 
 
-@pytest.mark.xfail(strict=True, reason="an older folder of the same store is not looked at")
 def test_a_folder_of_an_earlier_version_goes_on_with_its_store(
     seen: DataFrame, spark: SparkSession, place: Path
 ) -> None:
@@ -105,7 +101,6 @@ def test_a_folder_of_an_earlier_version_goes_on_with_its_store(
     assert (place / "rows" / MARK).is_file()
 
 
-@pytest.mark.xfail(strict=True, reason="rows are written that spark.read does not find")
 def test_a_folder_that_others_wrote_is_refused(seen: DataFrame, streams: Streams, place: Path) -> None:
     """Structured Streaming's list of files decides what is read there; beside other files nothing is partitioned."""
     writing = streams.e.select("k", "n").writeStream.option("checkpointLocation", str(place / "old"))
@@ -121,7 +116,6 @@ def test_a_folder_that_others_wrote_is_refused(seen: DataFrame, streams: Streams
     assert not (place / "ours").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the values of a column epoch come back as epoch numbers")
 @pytest.mark.parametrize("column", ["epoch", "Epoch"])
 def test_a_column_called_epoch_is_refused(seen: DataFrame, place: Path, column: str) -> None:
     frame = seen.withColumnRenamed("n", column)
@@ -131,7 +125,6 @@ def test_a_column_called_epoch_is_refused(seen: DataFrame, place: Path, column: 
     assert not (place / "rows").exists() and not (place / "ours").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="nobody has a folder behind a URL to itself")
 def test_a_folder_behind_a_url_of_hadoops_belongs_to_one_query(
     seen: DataFrame, spark: SparkSession, place: Path
 ) -> None:
