@@ -64,10 +64,13 @@ class Delivery:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="holdfast-batches", daemon=True)
 
-    def begin(self, writer: Writer) -> None:
-        """Go on from where it stopped; now that this writer has the store, nobody else moves that on."""
+    def begin(self, writer: Writer, again: bool = False) -> None:
+        """Go on from where it stopped; now that this writer has the store, nobody else moves that on.
+
+        ``again``: with the last batch that was taken, whose receiver lost it with the process.
+        """
         self._writer = writer
-        given = self._read()
+        given = max(self._read() - again, -1)
         with self._changed:
             self._given = given
             self._changed.notify_all()

@@ -14,6 +14,7 @@ from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
 from holdfast.queries.file_folder import FileFolder, refuse_column
 from holdfast.queries.frames import Frames
+from holdfast.queries.memory_table import MemoryTable
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
@@ -223,7 +224,7 @@ class Writer:
         append = partial(_to_table, tableName, self._partition, dict(self._options))
         return self._begin(append)
 
-    def _begin(self, batches: Batches, target: FileFolder | None = None) -> Query:
+    def _begin(self, batches: Batches, target: FileFolder | MemoryTable | None = None) -> Query:
         split, spark = self._split, self._split.below.sparkSession
         store = self._options.get("checkpointLocation")
         if store is None:
@@ -265,14 +266,15 @@ class Writer:
         try:
             if target is not None:
                 target.claim(made[0].driver.writer.store)
-            made[0].delivery.begin(made[0].driver.writer)
+            made[0].delivery.begin(made[0].driver.writer, isinstance(target, MemoryTable) and target.again)
         except BaseException:
             made[0].stop()
             raise
         return made[0]
 
-    def _written(self) -> tuple[Batches, FileFolder | None]:
-        """What takes the batches, and where they go if others could write there too."""
+    def _written(self) -> tuple[Batches, FileFolder | MemoryTable | None]:
+        """What takes the batches, and where they go if not every store's batches may go there."""
+        spark, schema = self._split.below.sparkSession, self._split.schema
         options = {key: value for key, value in self._options.items() if key != "checkpointLocation"}
         match self._format:
             case "console":
@@ -280,7 +282,8 @@ class Writer:
             case "memory":
                 if self._name is None:
                     raise Invalid("format memory: give the query a name, which is the table's: .queryName('totals')")
-                return Memory(self._name, self._mode), None
+                table = MemoryTable(spark, self._name, self._mode, schema)
+                return table, table
             case "noop":
                 return lambda frame, _: frame.write.format("noop").mode("overwrite").save(), None
         if self._mode != "append":
@@ -290,8 +293,8 @@ class Writer:
         path = options.pop("path", None)
         if path is None:
             raise Invalid(f"format {self._format}: say where to: .start(path)")
-        refuse_column(self._split.schema.names)
-        folder = FileFolder(self._split.below.sparkSession, path)
+        refuse_column(schema.names)
+        folder = FileFolder(spark, path)
         return partial(_to_files, self._format, path, self._partition, options), folder
 
 
@@ -312,19 +315,3 @@ def _to_table(name: str, by: tuple[str, ...], options: Mapping[str, str], frame:
 def _to_console(name: str | None, options: Mapping[str, str], frame: DataFrame, epoch: int) -> None:
     print(f"{'-' * 43}\nBatch: {epoch}{f' of {name}' if name else ''}\n{'-' * 43}")
     frame.show(int(options.get("numRows", 20)), options.get("truncate", "true") == "true")
-
-
-class Memory:
-    """A temporary view with all rows so far, or with those of the last batch in mode complete."""
-
-    def __init__(self, name: str, mode: str) -> None:
-        self._name = name
-        self._whole = mode == "complete"
-        self._batches: dict[int, pa.Table] = {}
-
-    def __call__(self, frame: DataFrame, epoch: int) -> None:
-        if self._whole:
-            self._batches.clear()
-        self._batches[epoch] = frame.toArrow()
-        rows = pa.concat_tables([self._batches[each] for each in sorted(self._batches)])
-        frame.sparkSession.createDataFrame(rows, frame.schema).createOrReplaceTempView(self._name)

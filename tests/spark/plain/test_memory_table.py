@@ -47,7 +47,6 @@ def active() -> SparkSession:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="the table holds only what came since the restart")
 @pytest.mark.parametrize("mode", ["update", "append"])
 def test_a_table_that_grows_is_not_restarted(stream: DataFrame, place: Path, mode: str) -> None:
     """Rows of earlier batches are nowhere but in the table of the process before."""
@@ -64,7 +63,6 @@ def test_a_table_that_grows_is_not_restarted(stream: DataFrame, place: Path, mod
     assert {str(path): path.stat().st_mtime_ns for path in (place / "ours").rglob("*")} == before
 
 
-@pytest.mark.xfail(strict=True, reason="there is no table until the first batch after a restart")
 def test_a_table_of_mode_complete_is_whole_after_a_restart(stream: DataFrame, place: Path) -> None:
     """Before anything more comes too, when Structured Streaming's is empty."""
     frame = stream.groupBy("k").count()
@@ -77,7 +75,6 @@ def test_a_table_of_mode_complete_is_whole_after_a_restart(stream: DataFrame, pl
     assert theirs == [("ann", 2), ("bob", 2), ("new-0", 1), ("new-1", 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="the table of an earlier query is shown until the first batch")
 def test_a_table_is_empty_until_the_first_batch(spark: SparkSession, stream: DataFrame, place: Path) -> None:
     spark.range(3).createOrReplaceTempView("early")
     for file in (place / "in").iterdir():
