@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, _parse_datatype_json_string
 
-from holdfast.runtime.spark.java import java
+from holdfast.runtime.spark.java import java, scala_object
 
 FEW, PREPENDED = 6, "$colon$colon"
 """A Scala list of fewer items is made by ``::``, two calls through the gateway for each; more by a Java list."""
@@ -146,8 +146,3 @@ def uncompared(type_: DataType) -> bool:
 
 def unaliased(named: Any) -> Any:
     return named.child() if kind(named) == "Alias" else named
-
-
-def scala_object(package: Any, name: str) -> Any:
-    """A Scala object. Its methods that are private to a package have no static forwarders, and are reached this way."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")

@@ -18,6 +18,7 @@ from holdfast.queries.memory_table import MemoryTable
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
 from holdfast.queries.split import Split
 from holdfast.queries.stateful import NotCovered
+from holdfast.queries.writer_options import KNOWN, writer_notes
 from holdfast.runtime.driver.driver import Driver
 from holdfast.runtime.driver.ports import Listener, Output
 from holdfast.runtime.options import Flat, Group, Options
@@ -116,7 +117,7 @@ class Writer:
         return self
 
     def option(self, key: str, value: str | float | bool | None) -> Self:
-        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        self._options[KNOWN.get(key.lower(), key)] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self, **options: str | float | bool | None) -> Self:
@@ -214,17 +215,19 @@ class Writer:
         self.options(**options)
         if path is not None:
             self._options["path"] = path
-        batches, target = self._written() if self._batches is None else (self._batches, None)
-        return self._begin(batches, target)
+        if self._batches is not None:
+            return self._begin(self._batches, "foreachBatch")
+        batches, target = self._written()
+        return self._begin(batches, self._format, target)
 
     def toTable(self, tableName: str) -> Query:
         """Every batch is appended to this table, which is made if it is not there."""
         if self._mode != "append":
             raise NotCovered(f"toTable in mode {self._mode} is not covered: rows would be there twice; use append")
         append = partial(_to_table, tableName, self._partition, dict(self._options))
-        return self._begin(append)
+        return self._begin(append, "toTable")
 
-    def _begin(self, batches: Batches, target: FileFolder | MemoryTable | None = None) -> Query:
+    def _begin(self, batches: Batches, what: str, target: FileFolder | MemoryTable | None = None) -> Query:
         split, spark = self._split, self._split.below.sparkSession
         store = self._options.get("checkpointLocation")
         if store is None:
@@ -262,7 +265,7 @@ class Writer:
         edge = Edge(
             self._trigger, self._name, split.watermarked, idles, sink, self._listeners, combines=combined(pipeline)
         )
-        begin(split.below, pipeline, store, nodes, self._ours, edge, into)
+        begin(split.below, pipeline, store, nodes, self._ours, edge, into, writer_notes(spark, what, self._options))
         try:
             if target is not None:
                 target.claim(made[0].driver.writer.store)

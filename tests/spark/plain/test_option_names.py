@@ -30,7 +30,6 @@ def ran(frame: DataFrame, store: Path, name: str = "noop", **options: Any) -> No
     writer.queryName("options").option("checkpointLocation", str(store)).options(**options).start().awaitTermination()
 
 
-@pytest.mark.xfail(strict=True, reason="a misspelt option of a source is taken in silence")
 def test_a_misspelt_option_of_a_source_is_told_with_the_name_meant(
     spark: SparkSession, root: Path, place: Path, told: Callable[[], str]
 ) -> None:
@@ -80,7 +79,6 @@ def test_options_of_a_source_that_is_not_sparks_are_its_own(
     assert told() == ""
 
 
-@pytest.mark.xfail(strict=True, reason="an option that the writer does not know is taken in silence")
 def test_an_option_that_the_writer_does_not_know_is_told(
     spark: SparkSession, root: Path, place: Path, told: Callable[[], str], capfd: pytest.CaptureFixture[str]
 ) -> None:

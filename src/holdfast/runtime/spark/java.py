@@ -51,3 +51,8 @@ def _names(jvm: Any) -> Names:
         setattr(jvm, name, known)
     java_import(jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
     return Names(jvm)
+
+
+def scala_object(package: Any, name: str) -> Any:
+    """A Scala object. Its methods that are private to a package have no static forwarders, and are reached this way."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")

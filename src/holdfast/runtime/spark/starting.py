@@ -35,6 +35,7 @@ from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
 from holdfast.runtime.spark.narrowing import narrowed
 from holdfast.runtime.spark.nodes import HOME, Executors, LogicalNodes
+from holdfast.runtime.spark.option_names import source_notes
 from holdfast.runtime.spark.runner import SparkRunner
 from holdfast.runtime.spark.session import is_local, nodes_of
 from holdfast.runtime.spark.shipping import as_bytes
@@ -100,8 +101,9 @@ def begin(
     options: Options,
     edge: Edge,
     into: Callable[[Store], J],
+    notes: Iterable[str] = (),
 ) -> J:
-    """What ``start`` does, with a handle that ``into`` makes of the store."""
+    """What ``start`` does, with a handle that ``into`` makes of the store. ``notes``: for the log and the history."""
     streams = _streams(stream, pipeline)
     options = options._replace(storage=storage_here(options.storage))
     spark = next(iter(streams.values())).sparkSession
@@ -127,7 +129,10 @@ def begin(
             },
         )
         handle = into(place)
-        launched = partial(_launched, handle, config, place, streams, edge, options, log)
+        notes = [*notes, *(note for frame in streams.values() for note in source_notes(frame))]
+        for note in notes:
+            _log.warning(note)
+        launched = partial(_launched, handle, config, place, streams, edge, options, log, notes)
         warming = partial(_warm, spark, place.url, options.storage.storage_options or {}, pipeline)
         when_free(place, launched, warming) if options.storage.standby else launched()
     except BaseException:
@@ -144,6 +149,7 @@ def _launched(
     edge: Edge,
     options: Options,
     log: str,
+    notes: Iterable[str],
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
     spark, drill, domains = next(iter(streams.values())).sparkSession, options.drill, options.replication.apart()
@@ -201,6 +207,7 @@ def _launched(
         raise
     loop.failed = driver.fail
     handle._attach(driver, source)
+    driver.notes += notes
     try:
         for each in asked(place.files):
             told = each if isinstance(each, str) else f"request {each.name} ({each.operator} to {each.to} tasks)"
