@@ -34,12 +34,7 @@ def begun(spark: Any, door: str, store: str, **options: Any) -> Any:
     return writer.option("checkpointLocation", store).resilience(**options).start()
 
 
-TODAY = pytest.mark.xfail(strict=True, reason="tracebacks, exit code 1, a folder hdfs: in the working folder")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "nobody's scheme" else [TODAY]) for name in PLACES]
-)
+@pytest.mark.parametrize("name", PLACES)
 def test_a_place_where_no_store_can_be(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for variable in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.setenv(variable, "/nowhere")
@@ -53,7 +48,6 @@ def test_a_place_where_no_store_can_be(spark: Any, tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.xfail(strict=True, reason="told when the job has begun, in Java's words")
 def test_a_log_that_spark_cannot_write(spark: Any, tmp_path: Path) -> None:
     for door in ("writeStream", "start"):
         with pytest.raises(Invalid, match=r"^spark_log /proc/nowhere/log: Spark cannot make it: ") as error:
@@ -61,7 +55,6 @@ def test_a_log_that_spark_cannot_write(spark: Any, tmp_path: Path) -> None:
         assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a folder s3: is made in the working folder")
 def test_a_run_is_kept_in_a_folder(
     spark: Any, command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

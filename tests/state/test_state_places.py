@@ -41,13 +41,11 @@ def refused(holdfast: Command, place: str, told: str) -> None:
         assert done.stderr.startswith("holdfast: ") and place in done.stderr and done.stdout == ""
 
 
-@pytest.mark.xfail(strict=True, reason="told as a failure of the device, with exit code 1")
 def test_a_root_that_is_a_file(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(holdfast, f"{tmp_path}/file/job/x", rf"store {tmp_path}/file/job/x: {tmp_path}/file is a file")
 
 
-@pytest.mark.xfail(strict=True, reason="a PermissionError with a traceback")
 def test_a_root_that_this_user_may_not_look_into(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "closed" / "job").mkdir(parents=True)
     (tmp_path / "closed").chmod(0)
@@ -60,7 +58,6 @@ def test_a_root_that_this_user_may_not_look_into(holdfast: Command, tmp_path: Pa
         (tmp_path / "closed").chmod(0o700)
 
 
-@pytest.mark.xfail(strict=True, reason="the loader's own words, with exit code 1")
 def test_hdfs_without_its_client(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.setenv(name, "/nowhere")
@@ -68,7 +65,6 @@ def test_hdfs_without_its_client(holdfast: Command, monkeypatch: pytest.MonkeyPa
         refused(holdfast, place, rf"store {place}: .*libhdfs.*JAVA_HOME, HADOOP_HOME and CLASSPATH")
 
 
-@pytest.mark.xfail(strict=True, reason="a URL with one slash is taken for a relative path")
 def test_a_url_with_one_slash(holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Invalid, match="store hdfs:/jobs: a URL has two slashes, hdfs:///jobs or hdfs://host/jobs"):
@@ -77,12 +73,10 @@ def test_a_url_with_one_slash(holdfast: Command, tmp_path: Path, monkeypatch: py
     assert open_files(f"file:{tmp_path}/job").url == open_files(f"file://{tmp_path}/job").url == f"{tmp_path}/job"
 
 
-@pytest.mark.xfail(strict=True, reason="fsspec's own words do not say what would be right")
 def test_a_scheme_that_nobody_knows(holdfast: Command) -> None:
     refused(holdfast, "foo://host/jobs", "store foo://host/jobs: Protocol not known: foo; give a folder, s3://")
 
 
-@pytest.mark.xfail(strict=True, reason="told as trouble that may pass, with exit code 1")
 def test_a_bucket_that_is_not_there(holdfast: Command, s3_url: str) -> None:
     place = f"s3://no-{uuid.uuid4().hex[:12]}/job"
     refused(holdfast, place, rf"store {place}: there is no bucket no-\w+")

@@ -17,6 +17,7 @@ from holdfast.cli.output import progress
 from holdfast.cli.summary import summarise
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.settings import seconds_of
+from holdfast.state.places import on_disk
 from holdfast.workloads import Options, Workload
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def make_folder(out: Path | None, prefix: str) -> Path:
     """Make the folder of a run now, or a new one: to be told after a minute that it cannot be written is no fun."""
     if out is None:
         return Path(tempfile.mkdtemp(prefix=prefix)).absolute()
-    folder = out.absolute()
+    if (path := on_disk(str(out))) is None:
+        raise Invalid(f"--out {out}: a run is kept in a folder, not at a URL; name a folder")
+    folder = path.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

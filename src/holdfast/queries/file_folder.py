@@ -16,7 +16,7 @@ from holdfast.queries import delivery
 from holdfast.runtime.spark.hadoop import HadoopFolder
 from holdfast.state import Damaged, Store
 from holdfast.state.entries import document, parse_document
-from holdfast.state.files import on_disk
+from holdfast.state.places import on_disk
 
 MARK, KIND = "_holdfast", "output-owner"
 LISTED = "_spark_metadata"

@@ -33,8 +33,9 @@ from holdfast.runtime.spark.starting import default_nodes
 from holdfast.runtime.worker.blocks import Block, encode
 from holdfast.runtime.worker.processing import process, route
 from holdfast.state import Spill, Store, TaskState
-from holdfast.state.files import on_disk, sync_folder
+from holdfast.state.files import sync_folder
 from holdfast.state.journal import ROWS
+from holdfast.state.places import check_readable, check_writable, on_disk
 from holdfast.topology import Task
 
 PIECE = 500_000
@@ -201,8 +202,8 @@ def _vacant(store: str | os.PathLike[str]) -> Path:
             f"store {text}: state is imported into a local folder, which appears as a whole; copy that to its place"
         )
     place = path.absolute()
-    if place.exists() and not place.is_dir():
-        raise Invalid(f"store {text}: this is a file; a store is a folder")
+    check_readable(f"store {text}", place)
     if place.is_dir() and (found := sorted(each.name for each in place.iterdir())):
         raise Invalid(f"store {text}: it must be empty or not there yet; found {', '.join(found[:5])}")
+    check_writable(f"store {text}", place)
     return place

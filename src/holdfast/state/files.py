@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.state.places import check_readable, on_disk
 
 TEMPORARY = ".tmp-"
 FULL = ".full"
@@ -108,10 +109,13 @@ def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     if (path := on_disk(text)) is not None:
         if options:
             raise Invalid(f"store {text}: storage_options are for a store by URL, this is a folder")
-        if path.exists() and not path.is_dir():
-            raise Invalid(f"store {text}: this is a file; a store is a folder")
+        with told(text, "read", ""):
+            check_readable(f"store {text}", path)
         return LocalFiles(path)
-    scheme, _, rest = text.partition("://")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, _, rest = text.partition(":")
+        raise Invalid(f"store {text}: a URL has two slashes, {scheme}://{rest} or {scheme}://host{rest}")
     who, at, where = rest.partition("/")[0].rpartition("@")
     if at and ":" in who:
         raise Invalid(
@@ -125,14 +129,6 @@ def open_files(url: str | os.PathLike[str], options: Mapping[str, Any] | None = 
     from holdfast.state.remote import open_remote
 
     return open_remote(text, options or {})
-
-
-def on_disk(text: str) -> Path | None:
-    """The local path that a text names, plainly or as a ``file:`` URL with one slash or three; None for other URLs."""
-    scheme, separator, rest = text.partition("://")
-    if separator:
-        return Path(rest) if scheme in ("file", "local") else None
-    return Path(text.removeprefix("file:") if text.startswith("file:/") else text)
 
 
 def read_near(

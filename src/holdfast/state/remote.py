@@ -14,6 +14,8 @@ from holdfast.state.files import TEMPORARY, Durable, Unusable, read_near
 
 _ATOMIC_PUT = frozenset({"memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "r2", "oss", "oci"})
 """Where a put is atomic by itself; elsewhere a temporary file is moved into place."""
+UNKNOWN = "Protocol not known"
+"""What fsspec says of a scheme that it has no client for."""
 
 
 def open_remote(url: str, options: Mapping[str, Any]) -> RemoteFiles:
@@ -24,10 +26,23 @@ def open_remote(url: str, options: Mapping[str, Any]) -> RemoteFiles:
     try:
         system, root = fsspec.core.url_to_fs(url, **options)
     except (ValueError, ImportError, TypeError) as error:
-        raise Invalid(f"store {url}: {_hidden(error, secrets)}") from None
+        said = _hidden(error, secrets)
+        known = "; give a folder, s3://..., or another URL that fsspec knows" if said.startswith(UNKNOWN) else ""
+        raise Invalid(f"store {url}: {said}{known}") from None
+    except OSError as error:
+        if "libjvm" not in str(error) and "libhdfs" not in str(error):
+            raise _unopened(url, error, secrets) from None
+        raise Invalid(
+            f"store {url}: HDFS needs Hadoop's libhdfs and a Java here: set JAVA_HOME, HADOOP_HOME and CLASSPATH "
+            "(hadoop classpath --glob) on every machine, or give a folder or s3://..."
+        ) from None
     except Exception as error:
-        raise Unusable(f"store {url}: cannot open it: {type(error).__name__}: {_hidden(error, secrets)}") from None
+        raise _unopened(url, error, secrets) from None
     return RemoteFiles(url, system, root, secrets)
+
+
+def _unopened(url: str, error: Exception, secrets: Sequence[str]) -> Unusable:
+    return Unusable(f"store {url}: cannot open it: {type(error).__name__}: {_hidden(error, secrets)}")
 
 
 def _texts(value: Any) -> Iterator[str]:

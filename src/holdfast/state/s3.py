@@ -322,6 +322,9 @@ class S3Files:
                 if code in _ABSENT and verb != "write":
                     _clients.known.add(self._options)
                     raise FileNotFoundError(name) from None
+                if code == "NoSuchBucket":
+                    told = f"store {self.url}: there is no bucket {self._bucket}; make it, or name another"
+                    raise Invalid(told) from None
                 if code in _TAKEN or status == 412:
                     raise FileExistsError(name) from None
                 if code in _UNKNOWN and self._options not in _clients.known:

@@ -36,6 +36,15 @@ class HadoopFolder:
         except Exception as error:  # py4j wraps whatever Hadoop throws
             raise self._refused("look there", error) from None
 
+    def make(self) -> None:
+        """The folder, with those that it is in."""
+        try:
+            made = self._system.mkdirs(self._root)
+        except Exception as error:
+            raise self._refused("make it", error) from None
+        if not made:
+            raise Invalid(f"{self._what}: Spark cannot make it: the file system refused {self.url}")
+
     def names(self) -> list[str]:
         """What is in the folder; nothing if it is not there. Invalid if it is a file."""
         try:

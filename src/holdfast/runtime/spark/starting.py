@@ -30,6 +30,7 @@ from holdfast.runtime.options import Flat, Group, Options
 from holdfast.runtime.spark.fault_player import FaultPlayer
 from holdfast.runtime.spark.folders import DIRS, PREFIX, claim, let_go
 from holdfast.runtime.spark.foreign import refuse_checkpoint
+from holdfast.runtime.spark.hadoop import HadoopFolder
 from holdfast.runtime.spark.job import Job
 from holdfast.runtime.spark.log import log_of
 from holdfast.runtime.spark.loop import Loop
@@ -43,7 +44,8 @@ from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.runtime.spark.warming import warm
 from holdfast.runtime.worker.worker import JobContext
 from holdfast.state import Store, Writer
-from holdfast.state.files import Files, on_disk
+from holdfast.state.files import Files
+from holdfast.state.places import check_writable, on_disk
 
 J = TypeVar("J", bound=Job)
 _log = logging.getLogger("holdfast")
@@ -153,6 +155,7 @@ def _launched(
 ) -> None:
     """Wire the ports, launch, and wait until the stream has begun; what went wrong until then is raised."""
     spark, drill, domains = next(iter(streams.values())).sparkSession, options.drill, options.replication.apart()
+    _check_places(spark, place.url, options.storage.spark_log, log)
     nodes = _nodes(spark, config.settings.nodes, Path(config.local), drill.rejoin_after, domains)
     loop = Loop()
 
@@ -216,6 +219,14 @@ def _launched(
     except Exception as error:
         loop.post(partial(driver.fail, error))  # it holds the store: it ends as any other
     handle._await_begin()
+
+
+def _check_places(spark: SparkSession, store: str, given: str | None, log: str) -> None:
+    """Invalid if the store or Spark's log cannot be written where they are to be."""
+    if (folder := on_disk(store)) is not None:
+        check_writable(f"store {store}", folder)
+    if given is not None or folder is None:
+        HadoopFolder(spark, f"store {store}" if given is None else f"spark_log {given}", log).make()
 
 
 def _fenced(handle: Job) -> Callable[[], None]:
