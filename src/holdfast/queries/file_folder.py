@@ -16,7 +16,7 @@ from holdfast.queries import delivery
 from holdfast.runtime.spark.hadoop import HadoopFolder
 from holdfast.state import Damaged, Store
 from holdfast.state.entries import document, parse_document
-from holdfast.state.places import on_disk
+from holdfast.state.places import check_writable, on_disk
 
 MARK, KIND = "_holdfast", "output-owner"
 LISTED = "_spark_metadata"
@@ -42,11 +42,16 @@ class FileFolder:
         self._folder = HadoopFolder(spark, self._what, path)
 
     def check(self, store: Store) -> None:
-        """Invalid if batches of this store must not be written there. Reads only.
+        """Invalid if batches of this store must not, or cannot, be written there. Leaves nothing behind.
 
-        A folder without a mark, of a version that made none, is taken for the store's own unless it has epochs that
-        the store has not come to.
+        A folder without a mark, of a version that made none, counts as the store's own unless it has epochs that the
+        store has not delivered.
         """
+        self._check_contents(store)
+        if self._folder.local is not None:
+            check_writable(self._what, Path(self._folder.local))
+
+    def _check_contents(self, store: Store) -> None:
         names = self._folder.names()
         if LISTED in names:
             raise Invalid(
@@ -75,7 +80,7 @@ class FileFolder:
             )
 
     def claim(self, store: Store) -> None:
-        """Mark it as the store's, who is held; Invalid if another query was there first."""
+        """Mark it as this store's, which this process holds; Invalid if another query was there first."""
         try:
             self._folder.create(MARK, document(KIND, {"store": store.marker(), "url": store.url}))
         except FileExistsError:
@@ -85,10 +90,10 @@ class FileFolder:
         try:
             body = parse_document(self._folder.url, KIND, MARK, self._folder.read(MARK))
         except Damaged as error:
-            raise Invalid(f"{self._what}: {error}, so whose it is is not known; give a new folder") from None
+            raise Invalid(f"{self._what}: {error}, so its owner is not known; give a new folder") from None
         if store.exists() and body["store"] == store.marker():
             return
-        owner = body["url"] if body["url"] != store.url else f"{body['url']}, as it was before it was made anew"
+        owner = body["url"] if body["url"] != store.url else f"{body['url']} (a store that was replaced since)"
         raise Invalid(
             f"{self._what} belongs to another query, whose checkpointLocation is {owner}; give a new folder, since the "
             "epochs of one would overwrite those of the other"

@@ -41,7 +41,7 @@ class MemoryTable:
         )
 
     def claim(self, store: Store) -> None:
-        """Put an empty table in the place of whatever has its name; as ``check``, now that the store is held."""
+        """As ``check``, now that this process holds the store; then an empty table replaces any of its name."""
         self.check(store)
         self._spark.createDataFrame([], self._schema).createOrReplaceTempView(self._name)
 

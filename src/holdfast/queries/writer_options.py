@@ -14,11 +14,11 @@ WRITERS = ("maxRecordsPerFile", "partitionOverwriteMode", "mergeSchema", "overwr
 """What DataFrameWriter takes for any format of files, and for tables."""
 CONSOLE = ("numRows", "truncate")
 KNOWN = {name.lower(): name for name in (*OURS, *CONSOLE)}
-"""Options that are read here, whatever case they are written in."""
+"""Options that Holdfast reads, in upper or lower case."""
 METHODS = ("foreachBatch", "toTable")
 RESILIENCE = frozenset({"nodes", "parallelism", *Flat.__annotations__})
 FEW = 8
-"""So many names are listed in a message, not more."""
+"""The most names that a message lists."""
 
 
 def writer_notes(spark: SparkSession, what: str, given: Iterable[str]) -> list[str]:
@@ -35,6 +35,6 @@ def writer_notes(spark: SparkSession, what: str, given: Iterable[str]) -> list[s
             notes.append(f"{said}; say .resilience({option}=...)")
         elif (meant := near(option, known)) is not None:
             notes.append(f"{said}; did you mean {meant}?")
-        elif what != "toTable":  # a table may be of any format, which has options of its own
+        elif what != "toTable":  # a table may have any format, with further options
             notes.append(f"{said}; known: {', '.join(known)}" if len(known) <= FEW else said)
     return notes

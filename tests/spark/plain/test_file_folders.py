@@ -111,6 +111,8 @@ def test_a_folder_that_others_wrote_is_refused(seen: DataFrame, streams: Streams
     refused(seen, place / "ours", place / "batch", rf"{place}/batch has files of others, part-.*give a new folder")
     (place / "file").write_text("a file")
     refused(seen, place / "ours", place / "file", rf"{place}/file is a file, give a folder")
+    for path in (f"{place}/file/rows", "/proc/nowhere/rows"):
+        refused(seen, place / "ours", path, f"folder {path}: cannot be written: ")
     told = rf"the checkpointLocation {place}/rows/state lies within it"
     refused(seen, place / "rows" / "state", place / "rows", told)
     assert not (place / "ours").exists()

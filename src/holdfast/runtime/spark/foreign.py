@@ -17,15 +17,15 @@ def refuse_checkpoint(spark: SparkSession, given: str, place: Store, mode: str =
     """Invalid if Structured Streaming has a checkpoint where a store is to be made. Reads only.
 
     ``given``: the path or URL as it was written; one without a scheme is also looked up where Spark would have it.
-    A store that exists goes on, whatever lies beside its files.
+    A store that exists is not refused, with other files beside its own.
     """
     if place.exists():
         return
     if found := _logs(place.files.list("")) or _logs(_where_spark_has_it(spark, given)):
         raise Invalid(
             f"store {given}: this is a checkpoint of Structured Streaming ({', '.join(found)}); Holdfast would begin "
-            f"without its state; to go on from it: holdfast import-state {shlex.quote(given)} FILE.py:NAME --store "
-            f"NEW_FOLDER --mode {mode}; to begin anew, give a folder that is empty or not there yet"
+            f"without its state; to continue, run holdfast import-state {shlex.quote(given)} FILE.py:NAME --store "
+            f"NEW_FOLDER --mode {mode}; to start over, give a folder that is empty or not there yet"
         )
 
 

@@ -58,7 +58,7 @@ def source_notes(frame: DataFrame) -> list[str]:
 
 
 def _misspelt(spark: SparkSession, source: str, given: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Options with the names that are meant; none of a source that is not Spark's and has options of its own."""
+    """Options with the names that are meant; none for a source that is not Spark's."""
     known: tuple[str, ...] = SOURCES.get(source, FILES)
     left = unknown(given, known) if source in SOURCES or source in FORMATS else []
     if left and source in FORMATS:
