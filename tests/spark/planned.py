@@ -77,6 +77,12 @@ def _files(folder: Path) -> list[tuple[int, Path]]:
     return sorted(entries)
 
 
+def taken(log: Path) -> int:
+    """How many files the least read of the sources has come to, as far as it has told."""
+    folders = list(log.glob("sources/*"))
+    return min((len(_files(folder)) for folder in folders), default=0)
+
+
 def _between(files: Iterable[tuple[int, Path]], before: int, upto: int) -> tuple[Path, ...]:
     return tuple(path for number, path in files if before < number <= upto)
 
@@ -106,7 +112,7 @@ def epochs(batches: Iterable[Batch], marked: Sequence[Marked]) -> list[Epoch]:
     made: list[Epoch] = []
     of_source, late, closes = [0] * len(marked), 0, 0
     for batch in batches:
-        rows = tuple([row for path in files for row in _rows(path)] for files in batch.files)
+        rows = tuple([row for path in _as_read(files) for row in _rows(path)] for files in batch.files)
         made.append(Epoch(batch.number, rows, late, closes))
         for number, (each, mark) in enumerate(zip(rows, marked, strict=True)):
             times = [row[mark.time] for row in each]
@@ -114,6 +120,11 @@ def epochs(batches: Iterable[Batch], marked: Sequence[Marked]) -> list[Epoch]:
                 of_source[number] = max(of_source[number], (max(times) - mark.delay) * 1000)
         late, closes = closes, max(closes, min(of_source))
     return made
+
+
+def _as_read(files: Iterable[Path]) -> list[Path]:
+    """In the order in which Spark reads small files: the largest first."""
+    return sorted(files, key=lambda path: path.stat().st_size, reverse=True)
 
 
 def _rows(path: Path) -> list[Row]:

@@ -32,15 +32,16 @@ KILLS, STOPS, SEED = (
 DEADLINE = 300.0
 """Seconds for anything to happen."""
 QUIET = 1.0
-"""Seconds without an answer after which another file comes."""
+"""Seconds without an answer after which another file comes, unless a query has this many to read."""
+BACKLOG = 4
 
 
 class Driver:
     """A process that runs all queries; files come while it is waited for."""
 
-    def __init__(self, process: subprocess.Popen[str], more: Callable[[], None]) -> None:
+    def __init__(self, process: subprocess.Popen[str], feed: Callable[[], None]) -> None:
         self.process = process
-        self._more = more
+        self._feed = feed
         self._lines: list[str] = []
         self._said: list[str] = []
         self._changed = threading.Condition()
@@ -61,7 +62,7 @@ class Driver:
                 return False
             assert time.monotonic() < deadline, "".join(self._said[-30:])
             if self._quiet() and self._lines:
-                self._more()
+                self._feed()
         return True
 
     def _quiet(self) -> bool:
@@ -100,6 +101,11 @@ class Trial:
         drop(self._root, self._files)
         self._files += 1
 
+    def feed(self) -> None:
+        """One more file if all queries have read most of them."""
+        if all(self._files - planned.taken(self._root / "stores" / name / "spark") < BACKLOG for name in ALL):
+            self.more()
+
     @contextmanager
     def driver(self, *dying: str) -> Iterator[Driver]:
         """Killed at the end, if it was not before."""
@@ -111,7 +117,7 @@ class Trial:
         environment = {**os.environ, "PYTHONPATH": paths}
         process = subprocess.Popen(program, text=True, start_new_session=True, env=environment, **pipes)
         try:
-            yield Driver(process, self.more)
+            yield Driver(process, self.feed)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
