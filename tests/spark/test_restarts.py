@@ -22,6 +22,8 @@ from restart_queries import PIPELINE, assert_as_planned, begin, drop, sunk
 from holdfast.errors import HoldfastError
 from holdfast.queries.writer import NO_DATA
 from holdfast.runtime.spark.source import StreamSource
+from holdfast.state import Store
+from holdfast.state.entries import document, read_document
 
 pytestmark = pytest.mark.spark
 
@@ -176,4 +178,31 @@ def test_a_batch_that_is_planned_again_with_the_same_rows_is_the_one_that_is_the
     for number in range(3, 6):
         drop(tmp_path, number)
     assert begin(retaining, tmp_path, name).awaitTermination(DEADLINE)
+    assert_as_planned(tmp_path, name)
+
+
+@pytest.mark.usefixtures("no_idle_epochs")
+@pytest.mark.parametrize("name", DOORS)
+def test_a_store_of_a_version_without_origins_continues_and_says_what_is_not_compared(
+    name: str, retaining: Any, tmp_path: Path
+) -> None:
+    for number in range(3):
+        drop(tmp_path, number)
+    assert begin(retaining, tmp_path, name).awaitTermination(DEADLINE)
+    store = tmp_path / "stores" / name
+    for folder in ("journal/commits", "checkpoints"):
+        for path in (store / folder).glob("*-*-*.json" if folder == "checkpoints" else "*.json"):
+            kind = folder.partition("/")[0].removesuffix("s")
+            body = read_document(Store(store).files, kind, str(path.relative_to(store)))
+            body["extra"].pop("origin")
+            path.write_bytes(document(kind, {key: body[key] for key in body if key not in ("format", "layout")}))
+    for path in (store / "spark" / "commits").iterdir():
+        if path.name.strip(".").partition(".")[0] == "2":
+            path.unlink()
+    for number in range(3, 5):
+        drop(tmp_path, number)
+    told: list[str] = []
+    listener = lambda event: told.append(event.get("message", ""))  # noqa: E731
+    assert begin(retaining, tmp_path, name, listeners=[listener]).awaitTermination(DEADLINE)
+    assert any("epoch 2 comes again" in each and "not compared" in each for each in told)
     assert_as_planned(tmp_path, name)
