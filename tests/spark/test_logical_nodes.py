@@ -6,13 +6,10 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from holdfast.runtime.spark.nodes import LogicalNodes
 from waiting import DEADLINE
 
 
-@pytest.mark.xfail(strict=True, reason="a node that joins while another is killed is forgotten for good")
 def test_a_node_that_joins_while_another_is_killed_is_there(tmp_path: Path) -> None:
     nodes = LogicalNodes(3, 2, tmp_path)
     nodes.kill(["node-0"])

@@ -70,19 +70,22 @@ class LogicalNodes:
         self._alive: set[str] = set()
         self._given_back: list[str] = []
         self._alive.update(self._names)
+        self._changing = threading.RLock()
+        """Faults, looks and whoever has the job change who is alive, each on a thread of its own."""
 
     def look(self) -> Mapping[str, NodeInfo]:
         now = time.monotonic()
-        for name, died in list(self._died.items()):
-            if self._rejoin_after is not None and now - died >= self._rejoin_after:
-                self.join(name)
-        cores = max(1, min(self._cores, len(self._names)))
-        names = sorted(self._alive, key=self._names.index)
-        domains = self._domains.of(dict.fromkeys(names, HOME))
-        return {
-            name: NodeInfo(str(self._lives[name]), domains[name], HOME, self._folder(name), HOME, cores)
-            for name in names
-        }
+        with self._changing:
+            for name, died in list(self._died.items()):
+                if self._rejoin_after is not None and now - died >= self._rejoin_after:
+                    self.join(name)
+            cores = max(1, min(self._cores, len(self._names)))
+            names = sorted(self._alive, key=self._names.index)
+            domains = self._domains.of(dict.fromkeys(names, HOME))
+            return {
+                name: NodeInfo(str(self._lives[name]), domains[name], HOME, self._folder(name), HOME, cores)
+                for name in names
+            }
 
     def refused(self) -> Sequence[str]:
         return ()
@@ -94,28 +97,33 @@ class LogicalNodes:
         gone = list(nodes)
         for node in gone:
             _known(node, self._names)
-        self._died |= dict.fromkeys(gone, time.monotonic())
-        self._alive = self._alive.difference(gone)  # one step, so that who looks sees one failure
-        for node in gone:
-            shutil.rmtree(self._folder(node), ignore_errors=True)
+        with self._changing:  # whoever looks sees one failure
+            self._died |= dict.fromkeys(gone, time.monotonic())
+            self._alive = self._alive.difference(gone)
+            folders = [self._folder(node) for node in gone]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def grow(self, count: int) -> bool:
-        for _ in range(count):
-            if self._given_back:
-                self.join(self._given_back.pop(0))
-                continue
-            name = f"node-{len(self._names)}"
-            self._names.append(name)
-            self._lives[name] = 0
-            self._alive.add(name)
+        with self._changing:
+            for _ in range(count):
+                if self._given_back:
+                    self.join(self._given_back.pop(0))
+                    continue
+                name = f"node-{len(self._names)}"
+                self._names.append(name)
+                self._lives[name] = 0
+                self._alive.add(name)
         return True
 
     def release(self, nodes: Iterable[str]) -> None:
         gone = list(nodes)
-        self._alive = self._alive.difference(gone)
-        self._given_back += gone
-        for node in gone:
-            shutil.rmtree(self._folder(node), ignore_errors=True)
+        with self._changing:
+            self._alive = self._alive.difference(gone)
+            self._given_back += gone
+            folders = [self._folder(node) for node in gone]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def give_up(self, nodes: Iterable[tuple[str, str]]) -> None:
         self.kill(name for name, life in nodes if str(self._lives[name]) == life)
@@ -123,11 +131,12 @@ class LogicalNodes:
     def join(self, node: str) -> None:
         """A replacement takes this name; it has none of the old one's state."""
         _known(node, self._names)
-        if node not in self._alive:
-            self._lives[node] += 1
-            self._died.pop(node, None)
-            self._given_back = [each for each in self._given_back if each != node]
-            self._alive.add(node)
+        with self._changing:
+            if node not in self._alive:
+                self._lives[node] += 1
+                self._died.pop(node, None)
+                self._given_back = [each for each in self._given_back if each != node]
+                self._alive.add(node)
 
     def close(self) -> None:
         let_go(str(self._root))
