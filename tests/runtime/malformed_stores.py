@@ -6,7 +6,8 @@ must give the right answer or refuse in words of its own.
 The store is one of a job that lost a node, was scaled, and whose driver died: it has checkpoints, a journal that must
 be replayed, outputs of both kinds, claims and a history. Two sorts of changes: damage, which the checksums must show;
 and forgery, where whoever changed a document has put the right checksum under it. Forged values may lead to another
-answer, but never out of the store and never to an error that is not ours.
+answer, but never out of the store and never to an error that is not ours. The first change of each file is that of
+another store of the same pipeline, where that has one of this name.
 
 Changes: malformed_changes.py. Readers: malformed_readers.py. Why not every change is read as a whole:
 malformed_sharing.py.
@@ -31,7 +32,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from malformed_changes import Change, drawn
-from malformed_readers import End, Hear, laid_out, matters, read, real, restarted, said
+from malformed_readers import End, Hear, another, laid_out, matters, read, real, restarted, said
 from malformed_sharing import Ear, Ends, Watch, on_disk
 
 from holdfast.runtime.history.history import NAME
@@ -133,6 +134,8 @@ def fuzzed(name: str, count: int, seed: int, in_turn: bool = False, shares: bool
         looks = Looks(folder, shares)
         for number in range(count):
             change = drawn(name, Random(f"{seed} {name} {number}"), real().files)
+            if number == 0 and name in another():
+                change = Change(f"{name}: of another store", {name: another()[name]}, forged=name == NAME)
             end = looks.at(change, _readers(change, number if in_turn else None))
             done.ends[end.how] += 1
             if end.told is not None:

@@ -421,7 +421,7 @@ def test_a_store_whose_checksums_are_empty_files_goes_on_and_damage_is_found(how
         told = json.loads(files.read(name).to_pybytes())
         assert told.pop("upto") < 9
         plain = {key: told[key] for key in ("token", "number", "final", "tentative")}
-        files.put(name, document("cursor", plain), True)
+        files.put(name, document(files, "cursor", plain), True)
     name = output_name("final", 9, "B/0")
     alone.disk.damage(f"store/{name}", how)
     again = Alone(epochs=18, after=alone).end()

@@ -62,7 +62,7 @@ def test_a_driver_that_was_superseded_adds_none(tmp_path: Path, store: Store, mo
 
 def put_old(store: Store, epochs: list[list[int]]) -> None:
     """As it was when all writers had one document."""
-    store.files.put("cursor/idle.json", document("idle", {"before": 2, "epochs": epochs}), True)
+    store.files.put("cursor/idle.json", document(store.files, "idle", {"before": 2, "epochs": epochs}), True)
 
 
 @pytest.mark.parametrize("adds", [True, False])

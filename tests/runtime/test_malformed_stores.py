@@ -63,9 +63,9 @@ def exchanged(*beginnings: str) -> dict[str, bytes]:
 
 EXCHANGED = {
     "journal": ("journal/",),
-    "states": ("state/", "checkpoints/"),
-    "one epoch": ("journal/000000000009/", "journal/commits/000000000009"),
-    "a manifest": ("checkpoints/000000000008-",),
+    "states": ("checkpoints/", "state/"),
+    "one epoch": ("journal/commits/000000000009", "journal/000000000009/"),
+    "a manifest": ("checkpoints/000000000005-",),
     "index": ("checkpoints/index-",),
     "outputs": ("output/",),
     "checksums of outputs": ("output/sums/final/",),
@@ -78,12 +78,12 @@ EXCHANGED = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="documents do not say of which store they are")
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_files_of_another_store_of_the_same_pipeline_are_refused_by_name(name: str, holdfast: Command) -> None:
     files = exchanged(*EXCHANGED[name])
     assert files != real().files and files.keys() >= {"holdfast-store.json"}
-    assert restarted(Change(name, {}), files=files) == End("refused")
+    # An index only helps to miss a manifest, and every writer makes its own: a restart does not go by it.
+    assert restarted(Change(name, {}), files=files) == End("right answer" if name == "index" else "refused")
     with laid_out(files) as folder:
         words = checked(holdfast, folder)
     own, other = (json.loads(each["holdfast-store.json"])["id"] for each in (files, real().files))
@@ -91,7 +91,6 @@ def test_files_of_another_store_of_the_same_pipeline_are_refused_by_name(name: s
     assert re.search(told if name != "header" else rf"is of another store \(id {other}\), this one has id {own}", words)
 
 
-@pytest.mark.xfail(strict=True, reason="documents do not say of which store they are")
 def test_every_document_says_of_which_store_it_is() -> None:
     documents = {name: json.loads(data) for name, data in real().files.items() if name.endswith((".json", ".beat"))}
     header = documents.pop("holdfast-store.json")
@@ -125,7 +124,6 @@ def test_a_store_that_was_copied_as_a_whole_is_the_same_store(tmp_path: Path, ho
     Store(tmp_path / "copy").writer("job").close()
 
 
-@pytest.mark.xfail(strict=True, reason="documents do not say of which store they are")
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 def test_a_header_that_is_made_anew_has_the_id_that_the_documents_have(how: str, tmp_path: Path) -> None:
     with laid_out(real().files) as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.runtime.driver.ports import Retry
-from holdfast.runtime.spark.log import RENAMING, WRITTEN_BY, renaming
+from holdfast.runtime.spark.log import RENAMING, WRITTEN_BY, belongs, renaming
 from holdfast.runtime.spark.source import Edge, StreamSource
 from holdfast.state import Store, Unusable
-from holdfast.state.entries import document, read_document
+from holdfast.state.entries import checksum, document, read_document
 from holdfast.state.origin import Origin
 from waiting import DEADLINE
 
@@ -156,11 +157,23 @@ def refuse(store: Store, name: str, taken: int, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_log_that_is_refused_ends_a_stream_that_has_a_batch_at_hand(store: Store) -> None:
     sourced = Sourced(store, head=4)
-    store.files.put("spark-log.json", document("spark-log", {"query": "another"}), True)
+    store.files.put("spark-log.json", document(store.files, "spark-log", {"query": "another"}), True)
     sourced.open()
     sourced.through()
     assert [type(error) for error in sourced.ended] == [Invalid] and sourced.stream.raised is sourced.ended[0]
     assert sourced.epochs == []
+
+
+def test_a_log_is_known_by_a_document_from_before_these_had_the_id_of_the_store(store: Store) -> None:
+    files = store.files
+    store.writer("job").close()
+    older = json.loads(document(files, "spark-log", {"query": "this"}))
+    del older["store"], older["checksum"]
+    plain = json.dumps(older, sort_keys=True, separators=(",", ":")).encode()
+    files.put("spark-log.json", json.dumps({**older, "checksum": checksum(plain)}).encode(), True)
+    belongs(files, 1, "this", "log", begun=True)
+    with pytest.raises(Invalid, match=r"query another, not this"):
+        belongs(files, 1, "another", "log", begun=True)
 
 
 def test_a_store_that_is_out_of_reach_for_a_while_holds_the_stream_up(

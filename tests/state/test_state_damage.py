@@ -131,10 +131,10 @@ def test_documents_of_plain_queries_are_read_too(
     store = Store(root)
     older = name.replace("-0000000002", "")
     store.files.put(older, b"of no account any more", True)
-    store.files.put(name, document(kind, content), True)
+    store.files.put(name, document(store.files, kind, content), True)
     assert verify(store).whole
     for damage in ("first byte", "middle byte", "last byte", "one byte short", "empty"):
-        store.files.put(name, document(kind, content), True)
+        store.files.put(name, document(store.files, kind, content), True)
         DAMAGES[damage](root / name)
         assert [found.path for found in verify(store).findings] == [name], damage
 

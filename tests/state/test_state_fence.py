@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import socket
 import threading
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from holdfast.state.fence import Guard, held, is_running
 from holdfast.state.files import Files, open_files
 from holdfast.state.journal import piece_name
 from holdfast.state.output import place, stage
+from holdfast.state.verify import verify
 
 
 class Drivers:
@@ -139,6 +141,18 @@ def test_a_store_is_known_by_its_id_wherever_it_is_seen(tmp_path: Path) -> None:
         Store(tmp_path / "nowhere").check_marker(marker)
     store.writer("again").close()
     assert store.marker() == marker
+
+
+def test_a_store_that_is_made_anew_in_the_same_place_has_an_id_of_its_own(tmp_path: Path) -> None:
+    store, reader = Store(tmp_path / "store"), Store(tmp_path / "store")
+    store.writer("first").close()
+    assert store.journal_epochs() == reader.journal_epochs() == []
+    before = store.marker()
+    shutil.rmtree(tmp_path / "store")
+    store.writer("second").close()
+    assert store.marker() != before
+    for each in (store, reader, Store(tmp_path / "store")):
+        assert each.journal_epochs() == [] and verify(each).whole
 
 
 @pytest.mark.parametrize("how", ["damaged", "gone"])

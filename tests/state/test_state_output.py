@@ -209,7 +209,10 @@ def test_a_document_of_checksums_that_is_damaged_is_named_and_proves_nothing(tmp
     for data, words in (
         (whole[:-9], f"{name} is torn or was altered"),
         ((tmp_path / other).read_bytes(), f"{name} is of final outputs of epoch 2: files were swapped"),
-        (document("sums", {"kind": "final", "epoch": 1, "sums": {"..": "0"}}), f"{name} has a checksum of what is no"),
+        (
+            document(files, "sums", {"kind": "final", "epoch": 1, "sums": {"..": "0"}}),
+            f"{name} has a checksum of what is no",
+        ),
     ):
         files.put(name, data, False)
         (found,) = [one for one in verify(store).findings if one.path == name]

@@ -44,7 +44,8 @@ def store(
     Examples: holdfast store runs/wordcount; holdfast store check runs/wordcount;
     holdfast store compact s3://bucket/job
 
-    check ends with exit code 1 if any file is torn, truncated, altered, missing or swapped, and names it.
+    check ends with exit code 1 if any file is torn, truncated, altered, missing, swapped or of another store, and
+    names it.
     """
     from holdfast.state import Store
 

@@ -213,4 +213,4 @@ def given(files: Files) -> int:
 def put_given(files: Files, epoch: int, token: int) -> None:
     """Everything up to this epoch was taken, says this writer."""
     name = f"{cursor.FOLDER}/batches-{token:010d}.json"
-    files.put(name, document("batches", {"epoch": epoch, "token": token}), True)
+    files.put(name, document(files, "batches", {"epoch": epoch, "token": token}), True)

@@ -3,7 +3,7 @@
 from holdfast.state.change import Change, compose
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.cursor import Cursor
-from holdfast.state.entries import Damaged, FileEntry
+from holdfast.state.entries import AnotherStore, Damaged, FileEntry
 from holdfast.state.fence import Fenced, Held, Identity
 from holdfast.state.files import Files, Unusable
 from holdfast.state.journal import Gap, Journal, JournalEpoch, JournalSpan
@@ -18,6 +18,7 @@ from holdfast.state.task import TaskState, merge_states
 from holdfast.state.writer import Writer
 
 __all__ = [
+    "AnotherStore",
     "Change",
     "Checkpoint",
     "Cursor",

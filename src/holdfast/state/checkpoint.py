@@ -18,9 +18,11 @@ from holdfast.errors import Invalid
 from holdfast.state import pages
 from holdfast.state.change import Change
 from holdfast.state.entries import (
+    AnotherStore,
     Damaged,
     FileEntry,
     Span,
+    check_store,
     checksum,
     parse_document,
     read_bytes,
@@ -88,7 +90,7 @@ def manifest_names(files: Files, found: Mapping[str, Any] | None, newest: int) -
     """Names of the manifests that count, oldest first, the latest revision of each epoch alone."""
     best: dict[int, tuple[int, int, str]] = {}
     listed = set(files.list(FOLDER))
-    with contextlib.suppress(Damaged):
+    with contextlib.suppress(Damaged, AnotherStore):  # what is wrong with it, ``missing_manifests`` says
         # A listing may come late: what the newest writer keeps is asked for by name.
         kept = (
             {str(name) for name in read_document(files, "index", index_name(newest))["manifests"]} if newest else set()
@@ -130,18 +132,22 @@ def manifest_facts(name: str) -> tuple[int, int] | None:
 
 def read_manifest(files: Files, name: str) -> Checkpoint:
     """The checkpoint of a manifest, or Damaged. One that was read before, with the same bytes, is not parsed again."""
-    return _manifest(files.url, name, read_bytes(files, name))
+    checkpoint, store = _manifest(files.url, name, read_bytes(files, name))
+    check_store(files, name, store)
+    return checkpoint
 
 
 @lru_cache(maxsize=16)
-def _manifest(url: str, name: str, data: bytes) -> Checkpoint:
+def _manifest(url: str, name: str, data: bytes) -> tuple[Checkpoint, str | None]:
+    """The checkpoint of a manifest, and of which store it says it is."""
     try:
-        checkpoint = Checkpoint.from_json(parse_document(url, "checkpoint", name, data))
+        body = parse_document(url, "checkpoint", name, data)
+        checkpoint = Checkpoint.from_json(body)
     except Invalid as error:
         raise Damaged(f"{name}: {error}") from error
     if checkpoint.name != name:
         raise Damaged(f"{name} holds the manifest of {checkpoint.name}: files were swapped")
-    return checkpoint
+    return checkpoint, body.get("store")
 
 
 def write_runs(

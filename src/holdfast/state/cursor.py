@@ -82,7 +82,7 @@ def write(files: Files, cursor: Cursor, token: int, sync: bool, there: list[str]
     number = int(mine[-1][-15:-5]) + 1 if mine else 1
     name = numbered(FOLDER, token, number)
     given = {"final": dict(cursor.final), "tentative": dict(cursor.tentative), "upto": cursor.upto}
-    files.put(name, document(FOLDER, {"token": token, "number": number, **given}), sync)
+    files.put(name, document(files, FOLDER, {"token": token, "number": number, **given}), sync)
     # Documents of newer writers are none of ours.
     older = [each for each in there if each < name]
     gone = older[: max(len(older) + 1 - KEPT, 0)]

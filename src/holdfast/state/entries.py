@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,16 +21,23 @@ LAYOUT = 1
 """The version of the store's layout, in every document (docs/store-layout.md)."""
 
 
+STORE = "store"
 HEADER = "holdfast-store.json"
 """The document that makes a folder a store."""
 SPARK_LOG = "spark-log.json"
 """Which streaming query the store is of."""
+FOLDERS = ("fence", "checkpoints", "journal/commits", "shape", "signature", "cursor")
+"""What has documents that tell the store's id where its header is gone."""
 _CHECKSUM = b', "checksum": "'
 _NUMBERED = re.compile(r"\d{10}-\d{10}\.json")
 
 
 class Damaged(Unrecoverable):
     """A file of the store is torn, truncated, altered, swapped or missing; the message names it."""
+
+
+class AnotherStore(Invalid):
+    """A file of another store was put here; the message names it, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +100,19 @@ def read_checked(files: Files, entry: FileEntry) -> pa.Buffer:
     return data
 
 
-def document(kind: str, content: Mapping[str, Any]) -> bytes:
-    """A JSON document that carries its own checksum."""
+def store_id(files: Files) -> str | None:
+    """The id of the store whose files these are, which is in all of its documents; None if it has no whole header."""
+    if files.store_id is None:
+        with contextlib.suppress(Damaged):
+            files.store_id = str(read_document(files, STORE, HEADER)["id"])
+    return files.store_id
+
+
+def document(files: Files, kind: str, content: Mapping[str, Any]) -> bytes:
+    """A JSON document of a store, with the store's id and its own checksum."""
     body = {"format": f"holdfast-{kind}", "layout": LAYOUT, **content}
+    if kind != STORE and (own := store_id(files)) is not None:
+        body["store"] = own
     try:
         plain = _canonical(body)
         _check_text(body, plain)
@@ -105,8 +123,10 @@ def document(kind: str, content: Mapping[str, Any]) -> bytes:
 
 
 def read_document(files: Files, kind: str, name: str) -> dict[str, Any]:
-    """The document of that name, or Damaged."""
-    return parse_document(files.url, kind, name, read_bytes(files, name))
+    """The document of that name, or Damaged; AnotherStore if it says that it is of another one."""
+    body = parse_document(files.url, kind, name, read_bytes(files, name))
+    check_store(files, name, body.get("store"))
+    return body
 
 
 def numbered(kind: str, token: int, number: int) -> str:
@@ -135,7 +155,7 @@ def read_bytes(files: Files, name: str) -> bytes:
 
 
 def parse_document(url: str, kind: str, name: str, data: bytes) -> dict[str, Any]:
-    """What the bytes of a document say, or Damaged."""
+    """What the bytes of a document say, or Damaged. Of which store it is, is for ``check_store``."""
     if (body := _whole(data)) is None:
         raise Damaged(f"{name} is torn or was altered")
     if body.get("layout") != LAYOUT:
@@ -145,6 +165,48 @@ def parse_document(url: str, kind: str, name: str, data: bytes) -> dict[str, Any
     if (why := misfit(kind, body)) is not None:
         raise Damaged(f"{name} is no {kind} of Holdfast: {why}")
     return body
+
+
+def check_store(files: Files, name: str, said: str | None) -> None:
+    """AnotherStore if a file says that it is of a store with another id. Older files do not say, and are not asked."""
+    if said is None or said == store_id(files):
+        return
+    files.store_id = None  # perhaps there is another store in this place by now
+    if (own := store_id(files)) is None or said == own:
+        return
+    raise AnotherStore(
+        f"store {files.url}: {name} is of another store (id {said}), this one has id {own}: put this store's own "
+        f"{name.partition('/')[0]} back, or its own {HEADER} if that was exchanged"
+    )
+
+
+def header(files: Files, unique: Callable[[], str]) -> bytes:
+    """The document that makes a folder a store. One that is made anew has the id that the store's documents have.
+
+    Invalid if they are of several stores.
+    """
+    ids: dict[str, str] = {}
+    for folder in FOLDERS:
+        for name in files.list(folder):
+            if (said := _said_id(files, f"{folder}/{name}")) is not None:
+                ids.setdefault(said, f"{folder}/{name}")
+    if len(ids) > 1:
+        told = ", ".join(f"{name} of {said}" for said, name in ids.items())
+        raise Invalid(
+            f"store {files.url}: {HEADER} is missing or damaged, and the documents are of several stores ({told}): put "
+            "the files of one store back"
+        )
+    return document(files, STORE, {"id": next(iter(ids), None) or unique()})
+
+
+def _said_id(files: Files, name: str) -> str | None:
+    """The id in a document; None if it has none, or is not whole."""
+    body = None
+    if name.endswith((".json", ".beat")):
+        with contextlib.suppress(Damaged):
+            body = _whole(read_bytes(files, name))
+    said = None if body is None else body.get("store")
+    return said if isinstance(said, str) else None
 
 
 def _whole(data: bytes) -> dict[str, Any] | None:

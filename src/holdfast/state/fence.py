@@ -159,7 +159,7 @@ def claim(files: Files, owner: str, lease: float, force: bool, now: float, ident
         _refuse_if_held(files, newest, now, identity)
     mine = Claim(newest + 1, owner, identity.host, identity.process, lease, identity.unique(), keep, now)
     try:
-        files.create(_claim_name(mine.token), document("claim", asdict(mine)), sync=True)
+        files.create(_claim_name(mine.token), document(files, "claim", asdict(mine)), sync=True)
     except FileExistsError:
         raise Held(f"store {files.url}: another writer took it at this very moment") from None
     beat(files, mine.token, now)
@@ -168,7 +168,7 @@ def claim(files: Files, owner: str, lease: float, force: bool, now: float, ident
 
 def inherit(files: Files, token: int, found: Mapping[str, list[str]]) -> None:
     """Put down what was committed when this writer came: nothing else of older writers counts from now on."""
-    files.put(f"{FOLDER}/{token:010d}.found.json", document("found", {"token": token, **found}), sync=True)
+    files.put(f"{FOLDER}/{token:010d}.found.json", document(files, "found", {"token": token, **found}), sync=True)
 
 
 def forget_older(files: Files, token: int) -> None:
@@ -211,7 +211,9 @@ def _found(files: Files, token: int) -> dict[str, Any] | None:
 def beat(files: Files, token: int, now: float, released: bool = False) -> None:
     """A sign of life. It needs no fsync: after a machine's crash there is no life."""
     files.put(
-        f"{FOLDER}/{token:010d}.beat", document("beat", {"token": token, "at": now, "released": released}), sync=False
+        f"{FOLDER}/{token:010d}.beat",
+        document(files, "beat", {"token": token, "at": now, "released": released}),
+        sync=False,
     )
 
 

@@ -45,6 +45,8 @@ class Files(Protocol):
     """
 
     url: str
+    store_id: str | None
+    """The id of the store whose files these are, once somebody has asked (``entries.store_id``)."""
     at_once: int
     """So many requests may be under way together: where each waits for a service, more than one."""
     far: int
@@ -169,6 +171,7 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
+        self.store_id: str | None = None
 
     def read(self, name: str) -> pa.Buffer:
         with told(self.url, "read", name), open(self._path(name), "rb") as file:

@@ -97,7 +97,7 @@ FORMS: Mapping[str, Any] = {
 
 def misfit(kind: str, body: Mapping[str, Any]) -> str | None:
     """What is not as it must be in a document of this kind; None if all is."""
-    return _misfit(body, FORMS.get(kind, {}), "")
+    return _misfit(body, {"store?": str, **FORMS.get(kind, {})}, "")
 
 
 def _misfit(value: Any, form: Any, at: str) -> str | None:

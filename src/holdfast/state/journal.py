@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from holdfast.errors import Invalid, Unrecoverable
 from holdfast.state import fence
-from holdfast.state.entries import Damaged, FileEntry, checksum, document, read_checked, read_document
+from holdfast.state.entries import (
+    Damaged,
+    FileEntry,
+    check_store,
+    checksum,
+    document,
+    read_checked,
+    read_document,
+    store_id,
+)
 from holdfast.state.files import Files, exists
 from holdfast.state.ipc import METADATA, Unreadable, decode_batch, encode_batch, note_bytes
 from holdfast.state.names import folder_task, task_folder
@@ -272,7 +281,7 @@ def write(
 
     ``rows``: so many were read for it, the newest of ``time``, in microseconds.
     """
-    about = {"kind": "journal", "task": label, "epoch": epoch, ROWS: rows, "time": time}
+    about = {"kind": "journal", "task": label, "epoch": epoch, ROWS: rows, "time": time, "store": store_id(files)}
     schema = pa.schema([("block", pa.large_binary())], metadata={METADATA: note_bytes(about)})
     ends = pa.array([0, len(data)], pa.int64()).buffers()[1]
     block = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(data)])  # as it lies there
@@ -297,6 +306,7 @@ def _piece(files: Files, entry: FileEntry, label: str | None) -> tuple[bytes, Ma
         raise Damaged(f"{entry.path}: {error}") from error
     if (note.get("task"), note.get("epoch")) != (label or piece_label(entry), entry.epoch):
         raise Damaged(f"{entry.path} is of {note.get('task')} at epoch {note.get('epoch')}: files were swapped")
+    check_store(files, entry.path, note.get("store"))
     return bytes(data), note
 
 
@@ -305,7 +315,7 @@ def commit(
 ) -> None:
     pieces = {label: entry.to_json() for label, entry in entries.items()}
     content = {"epoch": epoch, "token": token, "tasks": pieces, "extra": dict(extra)}
-    name, data = commit_name(epoch, token), document("journal", content)
+    name, data = commit_name(epoch, token), document(files, "journal", content)
     try:
         files.create(name, data, sync)
     except FileExistsError:

@@ -83,6 +83,7 @@ class RemoteFiles:
 
     def __init__(self, url: str, system: Any, root: str, secrets: tuple[str, ...] = ()) -> None:
         self.url = url
+        self.store_id: str | None = None
         self._secrets = secrets
         self._system = system
         self._root = root.rstrip("/")

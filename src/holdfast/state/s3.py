@@ -162,6 +162,7 @@ class S3Files:
 
     def __init__(self, url: str, bucket: str, prefix: str, options: S3Options) -> None:
         self.url = url.rstrip("/")
+        self.store_id: str | None = None
         self._bucket = bucket
         self._prefix = prefix
         self._options = options

@@ -19,7 +19,7 @@ def read(files: Files) -> dict[str, Any] | None:
 
 def write(files: Files, shape: Mapping[str, Any], *, token: int, number: int, sync: bool) -> None:
     content = {"token": token, "number": number, "shape": dict(shape)}
-    files.put(numbered(KIND, token, number), document(KIND, content), sync)
+    files.put(numbered(KIND, token, number), document(files, KIND, content), sync)
 
 
 def forget_older(files: Files, token: int, number: int) -> None:

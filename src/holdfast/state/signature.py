@@ -42,6 +42,6 @@ def write(files: Files, started: Started, token: int, number: int, sync: bool) -
     """Put it down as a whole; then the older ones go, those of newer writers stay."""
     mine = numbered(KIND, token, number)
     content = {"token": token, "number": number, "signature": dict(started.signature), "since": started.since}
-    files.put(mine, document(KIND, content), sync)
+    files.put(mine, document(files, KIND, content), sync)
     if older := [name for name in numbered_names(files, KIND) if name < mine]:
         files.delete_many(older)

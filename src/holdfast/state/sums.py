@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import count
 
-from holdfast.state.entries import Damaged, document, parse_document
+from holdfast.state.entries import AnotherStore, Damaged, check_store, document, parse_document
 from holdfast.state.files import Durable, Files, exists
 from holdfast.state.names import folder_task, task_folder
 
@@ -28,7 +28,7 @@ def folder(kind: str) -> str:
 
 def put_down(files: Files, kind: str, epoch: int, proofs: Mapping[str, str], sync: Durable) -> None:
     """What the outputs of these tasks in an epoch must be to be whole. The same again is the same document."""
-    data = document(KIND, {"kind": kind, "epoch": epoch, "sums": dict(proofs)})
+    data = document(files, KIND, {"kind": kind, "epoch": epoch, "sums": dict(proofs)})
     for number in count():
         try:
             files.create(_name(kind, epoch, number), data, sync)
@@ -109,7 +109,7 @@ def problem(files: Files, kind: str, name: str) -> str | None:
         return f"{name} should be empty" if files.size(path) else None
     try:
         _read(files, kind, path)
-    except Damaged as error:
+    except (AnotherStore, Damaged) as error:
         return str(error)
     return None
 
@@ -117,6 +117,7 @@ def problem(files: Files, kind: str, name: str) -> str | None:
 def _read(files: Files, kind: str, path: str) -> Mapping[str, str]:
     """What a document says: of each task the checksum of its output. Damaged if it is not whole, or is another's."""
     body = parse_document(files.url, KIND, path, bytes(files.read(path)))
+    check_store(files, path, body.get("store"))
     if body["kind"] != kind or not path.startswith(f"{folder(kind)}/{body['epoch']:012d}-"):
         raise Damaged(f"{path} is of {body['kind']} outputs of epoch {body['epoch']}: files were swapped")
     if odd := [task for task in body["sums"] if not _TASK.fullmatch(task)]:

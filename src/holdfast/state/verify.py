@@ -1,4 +1,4 @@
-"""Verification: read every file of a store and name each one that is torn, truncated, altered, missing or swapped.
+"""Verification: read every file of a store and name each one that is damaged, missing, swapped or of another store.
 
 Documents are few and read first. The files they name, and outputs, are read by several threads at once.
 """
@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.state import checkpoint as checkpoints
 from holdfast.state import cursor, fence, journal, output, shapes, signature, sums
 from holdfast.state.checkpoint import Checkpoint
-from holdfast.state.entries import HEADER, SPARK_LOG, FileEntry, numbered_names, read_document
+from holdfast.state.entries import HEADER, SPARK_LOG, AnotherStore, FileEntry, numbered_names, read_document
 from holdfast.state.files import Files, exists
 from holdfast.state.store import Store
 
@@ -53,7 +53,10 @@ def verify(
     seen = _Seen(store.files)
     seen.document("store", HEADER)
     _fences(seen)
-    newest, found = fence.inherited(store.files)
+    try:
+        newest, found = fence.inherited(store.files)
+    except AnotherStore:  # its name is told already
+        newest, found = fence.newest_token(store.files), None
     manifests: list[Checkpoint] = []
     for name in checkpoints.manifest_names(store.files, found, newest):
         if (manifest := seen.manifest(name)) is not None:
@@ -61,9 +64,7 @@ def verify(
             for task, chain in manifest.tasks.items():
                 for entry in chain:
                     seen.state_file(task, entry)
-    seen.count += 1
-    for problem in checkpoints.missing_manifests(store.files, newest):
-        seen.found(problem.partition(" ")[0], problem)
+    _index(seen, newest)
     commits = journal.commit_names(store.files, found, newest)
     for name in commits.values():
         _journal_epoch(seen, name)
@@ -179,6 +180,15 @@ def _fences(seen: _Seen) -> None:
         for ending in ("json", "found.json", "beat"):
             if f"{token:010d}.{ending}" not in names:
                 seen.found(f"{fence.FOLDER}/{token:010d}.{ending}", f"{token:010d}.{ending} is missing")
+
+
+def _index(seen: _Seen, newest: int) -> None:
+    seen.count += 1
+    try:
+        for problem in checkpoints.missing_manifests(seen.files, newest):
+            seen.found(problem.partition(" ")[0], problem)
+    except AnotherStore as error:
+        seen.found(checkpoints.index_name(newest), error)
 
 
 def _journal_epoch(seen: _Seen, name: str) -> None:

@@ -18,7 +18,7 @@ from holdfast.state import checkpoint as checkpoints
 from holdfast.state import fence, journal, output, shapes
 from holdfast.state.checkpoint import Checkpoint
 from holdfast.state.compaction import folded_chain, length
-from holdfast.state.entries import HEADER, Damaged, FileEntry, document, read_document
+from holdfast.state.entries import HEADER, Damaged, FileEntry, document, header, read_document
 from holdfast.state.fence import Identity
 from holdfast.state.ranges import Routing
 
@@ -50,9 +50,10 @@ class Writer:
         """Makes chains of files shorter, by task; other processes may do it, since they have to read states."""
         self._shapes = 0
         identity = store.identity or Identity.here()
+        self._files.store_id = None  # an earlier writer may have known another store in this place
         if not store.exists():
             with contextlib.suppress(FileExistsError):
-                self._files.create(HEADER, document("store", {"id": identity.unique()}), store.sync.checkpoints)
+                self._files.create(HEADER, header(self._files, identity.unique), store.sync.checkpoints)
         store.require()
         began = fence.running_time()
         self.token = fence.claim(self._files, owner, lease, force, store.clock(), identity, keep).token
@@ -66,11 +67,11 @@ class Writer:
             raise
 
     def _mend_header(self, identity: Identity) -> None:
-        """A header that is gone or damaged is made anew: nothing rests on its id but that everybody sees the same."""
+        """A header that is gone or damaged is made anew."""
         try:
             read_document(self._files, "store", HEADER)
         except Damaged:
-            self._files.put(HEADER, document("store", {"id": identity.unique()}), self.store.sync.checkpoints)
+            self._files.put(HEADER, header(self._files, identity.unique), self.store.sync.checkpoints)
 
     def _inherited(self) -> dict[int, Checkpoint]:
         """Put down what was committed before we came, and take over from there."""
@@ -254,7 +255,9 @@ class Writer:
     def _publish(self, done: Checkpoint) -> None:
         while True:
             try:
-                self._files.create(done.name, document("checkpoint", done.to_json()), self.store.sync.checkpoints)
+                self._files.create(
+                    done.name, document(self._files, "checkpoint", done.to_json()), self.store.sync.checkpoints
+                )
                 break
             except FileExistsError:  # put in place by a try that failed behind it, or before that was known
                 done = replace(done, revision=done.revision + 1)
@@ -311,6 +314,6 @@ class Writer:
 
     def _put_index(self, names: Sequence[str]) -> None:
         listed = [name.rpartition("/")[2] for name in names]
-        data = document("index", {"token": self.token, "manifests": listed})
+        data = document(self._files, "index", {"token": self.token, "manifests": listed})
         # Not synced: it helps to miss a file, and after a machine's crash the next writer makes it anew.
         self._files.put(checkpoints.index_name(self.token), data, sync=False)

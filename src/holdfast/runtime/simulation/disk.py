@@ -148,6 +148,7 @@ class DiskFiles:
     def __init__(self, disk: Disk, actor: str, root: str) -> None:
         self.disk = disk
         self.url = f"disk/{root}" if root else "disk"
+        self.store_id: str | None = None
         self._actor = actor
         self._root = root
 

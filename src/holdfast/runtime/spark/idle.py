@@ -68,4 +68,4 @@ class IdleEpochs:
     def _put(self, before: int, listed: list[IdleEpoch]) -> None:
         fence.check(self._files, self._token)
         told = [[each.batch, each.epoch, each.watermark] for each in listed]
-        self._files.put(self._name, document("idle", {"before": before, "epochs": told}), True)
+        self._files.put(self._name, document(self._files, "idle", {"before": before, "epochs": told}), True)

@@ -93,13 +93,15 @@ def belongs(files: Files, token: int, query: str, log: str, begun: bool) -> None
 
     Fenced if ``token`` is not the newest writer's: then the store is another's to say whose log belongs to it.
     """
-    content = document("spark-log", {"query": query})
+    content = document(files, "spark-log", {"query": query})
     fence.check(files, token)
     try:
         (files.create if begun else files.put)(SPARK_LOG, content, True)
         fence.check(files, token)
     except FileExistsError:
         known = read_document(files, "spark-log", SPARK_LOG)["query"]
+        if known == query:
+            return  # written before documents had the store's id: the same, in other bytes
         raise Invalid(
             f"store {files.url}: Spark's log at {log} is not the one that this store was written with (query {query}, "
             f"not {known}); give the log that belongs to it, or start with a new store"
