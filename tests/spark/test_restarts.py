@@ -195,7 +195,9 @@ def test_a_store_of_a_version_without_origins_continues_and_says_what_is_not_com
             kind = folder.partition("/")[0].removesuffix("s")
             body = read_document(Store(store).files, kind, str(path.relative_to(store)))
             body["extra"].pop("origin")
-            path.write_bytes(document(kind, {key: body[key] for key in body if key not in ("format", "layout")}))
+            path.write_bytes(
+                document(Store(store).files, kind, {key: body[key] for key in body if key not in ("format", "layout")})
+            )
     for path in (store / "spark" / "commits").iterdir():
         if path.name.strip(".").partition(".")[0] == "2":
             path.unlink()

@@ -79,6 +79,6 @@ def test_what_is_no_origin_is_damaged(field: dict[str, object], tmp_path: Path) 
     journal(store, ORIGIN)
     extra = {"total": 0, "origin": {**ORIGIN.to_json(), **field}}
     content = {"epoch": 0, "token": 1, "tasks": {}, "extra": extra}
-    store.files.put(commit_name(0, 1), document("journal", content), True)
+    store.files.put(commit_name(0, 1), document(store.files, "journal", content), True)
     with pytest.raises(Gap, match=f"is no journal of Holdfast: extra.origin.{next(iter(field))}"):
         Journal.load(store, -1).span(0, 0)

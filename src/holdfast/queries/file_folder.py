@@ -82,7 +82,7 @@ class FileFolder:
     def claim(self, store: Store) -> None:
         """Mark it as this store's, which this process holds; Invalid if another query was there first."""
         try:
-            self._folder.create(MARK, document(KIND, {"store": store.marker(), "url": store.url}))
+            self._folder.create(MARK, document(store.files, KIND, {"url": store.url}))
         except FileExistsError:
             self._check_mark(store)
 
