@@ -242,7 +242,7 @@ def parser_of() -> argparse.ArgumentParser:
     parser.add_argument("--cluster", choices=["standalone", "local-cluster"], action="append")
     parser.add_argument("--repeat", type=int, help="turns; 3 if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the moments and of the nodes that are killed")
-    parser.add_argument("--epochs", type=int, default=10, help="least number of answers before the kill")
+    parser.add_argument("--epochs", type=int, default=14, help="least answers before the kill; a checkpoint is at 10")
     parser.add_argument("--seconds", type=float, default=6.0, help="least seconds from the first answer to the kill")
     parser.add_argument("--quick", action="store_true", help="one short turn with a trigger of 0.2 s: whether it works")
     parser.add_argument("--matrix", action="store_true", help="every workload, every pair of nodes; standalone")
@@ -270,7 +270,7 @@ def main() -> None:
         print(json.dumps(apart(Turn(**{**fields, "victims": tuple(fields["victims"])}), asked.one[0])))
         return
     if asked.quick:
-        asked.repeat, asked.epochs, asked.seconds = asked.repeat or 1, 8, 1.0
+        asked.repeat, asked.seconds = asked.repeat or 1, 1.0
     asked.trigger = asked.trigger or ([0.5] if asked.matrix else [0.2] if asked.quick else [1.0, 0.2, None])
     asked.repeat = 3 if asked.repeat is None else asked.repeat
     for option in ("seeds", "rate", "repeat", "epochs"):
