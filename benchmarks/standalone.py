@@ -42,8 +42,12 @@ class Standalone:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
         self.url = f"spark://localhost:{port}"
-        self._launch("org.apache.spark.deploy.master.Master", "--port", str(port))
-        self.workers(NODES)
+        try:
+            self._launch("org.apache.spark.deploy.master.Master", "--port", str(port))
+            self.workers(NODES)
+        except BaseException:
+            self.close()
+            raise
 
     def workers(self, count: int) -> None:
         """So many workers more."""
