@@ -28,12 +28,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """``rows``: of each source. Rows at or before ``late`` are dropped, what ends at or before ``closes`` is over."""
+    """``rows``: of each source. Rows at or before ``late`` are dropped, what ends at or before ``closes`` is over.
+
+    ``leaves``: the watermark behind it.
+    """
 
     number: int
     rows: tuple[Sequence[Row], ...]
     late: int
     closes: int
+    leaves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +117,13 @@ def epochs(batches: Iterable[Batch], marked: Sequence[Marked]) -> list[Epoch]:
     of_source, late, closes = [0] * len(marked), 0, 0
     for batch in batches:
         rows = tuple([row for path in _as_read(files) for row in _rows(path)] for files in batch.files)
-        made.append(Epoch(batch.number, rows, late, closes))
         for number, (each, mark) in enumerate(zip(rows, marked, strict=True)):
             times = [row[mark.time] for row in each]
             if times:
                 of_source[number] = max(of_source[number], (max(times) - mark.delay) * 1000)
-        late, closes = closes, max(closes, min(of_source))
+        leaves = max(closes, min(of_source))
+        made.append(Epoch(batch.number, rows, late, closes, leaves))
+        late, closes = closes, leaves
     return made
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,22 +139,25 @@ def pipeline() -> op.Pipeline:
     )
 
 
-def expected(
-    root: Path, name: str, idle: Iterable[tuple[int, int]] | None = None
-) -> dict[str, dict[int, planned.Answer]]:
-    """What each sink of a query must have been given, by the batches that Spark planned.
+Idle = Iterable[tuple[int, int]]
+"""Epochs without rows and the batches before them, where some are older than those that a store still tells of."""
 
-    ``idle``: its epochs without rows, where some are older than those that the store still tells of.
-    """
+
+def epochs_of(root: Path, name: str, idle: Idle | None = None) -> list[planned.Epoch]:
+    """Of a query, or the pipeline, which has none without rows: by the batches that Spark planned."""
     store = root / "stores" / name
     batches = planned.planned(store / "spark")
     if name == PIPELINE:
-        epochs = planned.epochs(batches, [EVENTS])
-        return planned_pipeline.answers(epochs, SIZE, GAP, WITHIN)
-    query = QUERIES[name]
+        return planned.epochs(batches, [EVENTS])
     behind = [batch for batch, _ in (planned.idle(store) if idle is None else idle)]
-    epochs = planned.epochs(planned.with_idle(batches, behind), [mark for _, mark in query.sources])
-    return {"rows": query.answers(epochs)}
+    return planned.epochs(planned.with_idle(batches, behind), [mark for _, mark in QUERIES[name].sources])
+
+
+def answers(name: str, epochs: Sequence[planned.Epoch]) -> dict[str, dict[int, planned.Answer]]:
+    """What each sink of a query must have been given."""
+    if name == PIPELINE:
+        return planned_pipeline.answers(epochs, SIZE, GAP, WITHIN)
+    return {"rows": QUERIES[name].answers(epochs)}
 
 
 def drop(root: Path, number: int, seed: int = 0) -> None:
@@ -264,15 +267,16 @@ def assert_as_planned(root: Path, *names: str) -> None:
     assert not (wrong := [each for name in names for each in differences(root, name)]), "\n".join(wrong)
 
 
-def differences(
-    root: Path, name: str, idle: Iterable[tuple[int, int]] | None = None, whole: bool = True
-) -> Iterator[str]:
+def differences(root: Path, name: str, idle: Idle | None = None, whole: bool = True) -> Iterator[str]:
     """What the sinks of a query were given that differs, by epoch.
 
-    ``whole``: nothing more will be given; else epochs may be missing, and of the pipeline's what some tasks answered.
+    ``whole``: all was read, and nothing more will be given; else epochs may be missing, and of the pipeline's what some
+    tasks answered.
     """
-    got = sunk(root, name)
-    for of, epochs in expected(root, name, idle).items():
+    got, planned_epochs = sunk(root, name), epochs_of(root, name, idle)
+    if whole:
+        yield from _unread(root, name, planned_epochs)
+    for of, epochs in answers(name, planned_epochs).items():
         given = got.pop(of, {})
         for epoch in sorted(given.keys() | epochs.keys() if whole else given):
             here, right = Counter(given.get(epoch, ())), Counter(epochs.get(epoch, ()))
@@ -284,3 +288,15 @@ def differences(
             if more or less or absent:
                 yield f"{name}, {of}, epoch {epoch}{' is one too many or too few' * absent}: {more} and not {less}"
     assert not got, f"{name}: {sorted(got)} are none of its queries"
+
+
+def _unread(root: Path, name: str, epochs: Sequence[planned.Epoch]) -> Iterator[str]:
+    """Rows that are in no epoch, or in two; and whether an epoch goes by the watermark of the last rows."""
+    sources = QUERIES[name].sources if name in QUERIES else (("events", EVENTS),)
+    for number, (of, _) in enumerate(sources):
+        there = Counter(line for path in (root / "rows" / of).glob("*.json") for line in path.read_text().splitlines())
+        read = Counter(json.dumps(row) for epoch in epochs for row in epoch.rows[number])
+        if there != read:
+            yield f"{name}: of {of} {(there - read).total()} rows are in no epoch, {(read - there).total()} too often"
+    if name in QUERIES and epochs[-1].closes < epochs[-1].leaves:
+        yield f"{name}: no epoch goes by the last watermark"

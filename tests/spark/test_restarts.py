@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from restart_queries import PIPELINE, assert_as_planned, begin, drop, sunk
+from restart_queries import BEGIN, PIPELINE, assert_as_planned, begin, drop, put, sunk
 
 from holdfast.errors import HoldfastError
 from holdfast.queries.writer import NO_DATA
@@ -208,3 +208,14 @@ def test_a_store_of_a_version_without_origins_continues_and_says_what_is_not_com
     assert begin(retaining, tmp_path, name, listeners=[listener]).awaitTermination(DEADLINE)
     assert any("epoch 2 comes again" in each and "not compared" in each for each in told)
     assert_as_planned(tmp_path, name)
+
+
+def test_a_stream_that_is_silent_after_a_restart_keeps_its_watermark(retaining: Any, tmp_path: Path) -> None:
+    """The least of both counts. Structured Streaming forgets which of them has come how far."""
+    put(tmp_path, "views", 0, [{"ad": 1, "seen": BEGIN + 100}])
+    put(tmp_path, "clicks", 0, [{"ad": 2, "clicked": BEGIN + 500}])
+    assert begin(retaining, tmp_path, "join").awaitTermination(DEADLINE)
+    put(tmp_path, "views", 1, [{"ad": 3, "seen": BEGIN + 300}])
+    assert begin(retaining, tmp_path, "join").awaitTermination(DEADLINE)
+    assert_as_planned(tmp_path, "join")
+    assert [(BEGIN + 100, 1, None)] in sunk(tmp_path, "join")["rows"].values()
