@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from restart_queries import BEGIN, PIPELINE, assert_as_planned, begin, drop, put, sunk
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StreamEnded
 from holdfast.queries.writer import NO_DATA
+from holdfast.runtime.spark.idle import IdleEpochs
 from holdfast.runtime.spark.source import StreamSource
 from holdfast.state import Store
 from holdfast.state.entries import document, read_document
@@ -219,3 +220,39 @@ def test_a_stream_that_is_silent_after_a_restart_keeps_its_watermark(retaining: 
     assert begin(retaining, tmp_path, "join").awaitTermination(DEADLINE)
     assert_as_planned(tmp_path, "join")
     assert [(BEGIN + 100, 1, None)] in sunk(tmp_path, "join")["rows"].values()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(
+            0,
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=HoldfastError,
+                reason="a second one is put down behind the same batch, and the store cannot be started any more",
+            ),
+        ),
+        1,
+    ],
+)
+def test_an_epoch_without_rows_that_was_put_down_alone_is_the_next_one(
+    more: int, retaining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver died before it was run. ``more``: files that have come meanwhile."""
+    add = IdleEpochs.add
+
+    def dying(epochs: IdleEpochs, batch: int, watermark: int) -> Any:
+        add(epochs, batch, watermark)
+        raise StreamEnded("it was killed")
+
+    for number in range(3):
+        drop(tmp_path, number)
+    with monkeypatch.context() as patch:
+        patch.setattr(IdleEpochs, "add", dying)
+        with pytest.raises(StreamEnded, match="it was killed"):
+            begin(retaining, tmp_path, "windows").awaitTermination(DEADLINE)
+    for number in range(3, 3 + more):
+        drop(tmp_path, number)
+    assert begin(retaining, tmp_path, "windows").awaitTermination(DEADLINE)
+    assert_as_planned(tmp_path, "windows")
