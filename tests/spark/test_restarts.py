@@ -224,17 +224,7 @@ def test_a_stream_that_is_silent_after_a_restart_keeps_its_watermark(retaining: 
 
 @pytest.mark.parametrize(
     "more",
-    [
-        pytest.param(
-            0,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=HoldfastError,
-                reason="a second one is put down behind the same batch, and the store cannot be started any more",
-            ),
-        ),
-        1,
-    ],
+    [0, 1],
 )
 def test_an_epoch_without_rows_that_was_put_down_alone_is_the_next_one(
     more: int, retaining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

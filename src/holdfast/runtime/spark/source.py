@@ -249,9 +249,10 @@ class StreamSource:
                 return
             if not over and not self.execution.nothing_there():
                 return
-            watermark = self.execution.watermark()
-            if watermark > newest.by:
-                with suppress(_Closed):
+            with suppress(_Closed):
+                if (put := self._idle.last()) is not None and put.epoch > self._head():
+                    self._offer_idle(put)  # an earlier driver died before it was run
+                elif (watermark := self.execution.watermark()) > newest.by:
                     self._offer_idle(taken(partial(self._idle.add, newest.batch, watermark * 1000), self._pause))
 
     def _pause(self, seconds: float) -> None:
