@@ -73,8 +73,10 @@ class Execution:
         self._stream = stream
 
     def last(self) -> Any:
-        metadata = SimpleNamespace(batchWatermarkMs=lambda: 0)
-        return SimpleNamespace(offsetSeqMetadata=lambda: metadata, executedPlan=lambda: None)
+        return SimpleNamespace(executedPlan=lambda: None)
+
+    def went_by(self, last: Any) -> int:
+        return 0
 
     def planned(self, batch: int, last: Any, by: int | None) -> Origin:
         return Origin(batch, ("end",), by=by)

@@ -22,6 +22,7 @@ from holdfast.queries.plans import Plans, items, kind, scala_object
 from holdfast.runtime.spark import exchange, source
 from holdfast.runtime.spark.affinity import SlotAffinity
 from holdfast.runtime.spark.java import java
+from holdfast.state.origin import Origin
 
 ZONE = "UTC"
 _turn = threading.Lock()
@@ -114,14 +115,14 @@ class Source(source.StreamSource):
     def _attend(self) -> None:
         script = self.script
         try:
+            execution = Execution(script)
             with self._changed:
-                self.query = self  # type: ignore[assignment]
+                self.query, self.execution = self, execution  # type: ignore[assignment]
                 self._changed.notify_all()
             stream = Replaced(self._frame)
             for place, rows in enumerate(script.batches):
-                self._at, self._now = place, stream.by(rows)
-                self._each(self._now, script.first + place)
-            self._at = len(script.batches)
+                execution.at, execution.now = place, stream.by(rows)
+                self._each(execution.now, script.first + place)
             self._idles(True)
             self._on_error(None)
         except HoldfastError as error:
@@ -129,15 +130,30 @@ class Source(source.StreamSource):
         except Exception as error:
             self._on_error(StreamEnded(f"the stream could not go on: {error!r}"))
 
-    def _execution(self) -> Any:
-        made: Any = self._now
-        return made._jdf.queryExecution()
 
-    def _watermark(self) -> int | None:
-        return self.script.watermarks[self._at] if self._edge.watermarked else None
+class Execution:
+    """What Spark's execution tells of the batches of a script."""
 
-    def _tracked(self) -> int:
-        return self.script.watermarks[-1]
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.at = 0
+        self.now: Any = None
+
+    def last(self) -> Any:
+        return self.now._jdf.queryExecution()
+
+    def planned(self, batch: int, last: Any, by: int | None) -> Origin:
+        return Origin(batch, (str(batch),), by=by)
+
+    def went_by(self, last: Any) -> int:
+        return self._script.watermarks[self.at] // 1000
+
+    def watermark(self) -> int:
+        return self._script.watermarks[-1] // 1000
+
+    def observe(self, last: Any, before: Sequence[int | None]) -> tuple[int, tuple[int | None, ...]]:
+        left = self._script.watermarks[self.at + 1] // 1000
+        return left, (left,)
 
 
 class Replaced:

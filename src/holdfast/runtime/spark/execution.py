@@ -61,6 +61,10 @@ class StreamExecution:
 
     # Watermarks, in milliseconds
 
+    def went_by(self, last: Any) -> int:
+        """The one by which Structured Streaming would close windows in the batch at hand."""
+        return int(last.offsetSeqMetadata().batchWatermarkMs())
+
     def watermark(self) -> int:
         """The one that the next batch goes by."""
         return int(self._java.watermarkTracker().currentWatermark())

@@ -197,7 +197,7 @@ class StreamSource:
                 self._offer_idle(before)
             assert self.execution is not None
             plan = self.execution.last()
-            by = int(plan.offsetSeqMetadata().batchWatermarkMs()) if self._edge.watermarked else None
+            by = self.execution.went_by(plan) if self._edge.watermarked else None
             watermark = None if by is None else by * 1000
             last, own = epoch == self._edge.last, plan.executedPlan()
             self._give(epoch, Batch(frame, self._columns, last, watermark, own, self._edge.combines), batch, plan, by)
