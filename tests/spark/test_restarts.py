@@ -208,7 +208,7 @@ def test_a_store_of_a_version_without_origins_continues_and_says_what_is_not_com
     listener = lambda event: told.append(event.get("message", ""))  # noqa: E731
     assert begin(retaining, tmp_path, name, listeners=[listener]).awaitTermination(DEADLINE)
     assert any("epoch 2 comes again" in each and "not compared" in each for each in told)
-    assert_as_planned(tmp_path, name)
+    assert_as_planned(tmp_path, name, idles=False)
 
 
 def test_a_stream_that_is_silent_after_a_restart_keeps_its_watermark(retaining: Any, tmp_path: Path) -> None:

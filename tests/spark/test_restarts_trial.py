@@ -22,7 +22,7 @@ from typing import Any
 import planned
 import pytest
 from restart_job import RUNNING
-from restart_queries import ALL, FILES, QUERIES, Sink, begin, differences, drop, sunk
+from restart_queries import ALL, FILES, QUERIES, Sink, begin, differences, drop, still_open, sunk
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -187,7 +187,9 @@ def test_killed_and_stopped_again_and_again(retaining: Any, tmp_path: Path) -> N
     trial.more()
     for query in [begin(retaining, tmp_path, name, FILES[name]) for name in ALL]:
         assert query.awaitTermination(DEADLINE)
-    assert not (wrong := trial.check(whole=True)), "\n".join([*done, *wrong])
+    wrong = trial.check(whole=True)
+    wrong += [each for name in QUERIES for each in still_open(tmp_path, name, trial.idle[name])]
+    assert not wrong, "\n".join([*done, *wrong])
     print(f"\nseed {SEED}, {KILLS} kills, {STOPS} stops", *done, sep="\n")
     for name in ALL:
         print(f"{name}: epochs and rows", *(_size(each) for each in sunk(tmp_path, name).values()))
