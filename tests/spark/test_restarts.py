@@ -29,7 +29,7 @@ from holdfast.state.entries import document, read_document
 pytestmark = pytest.mark.spark
 
 DEADLINE = 240.0
-HELD = 2.0
+HELD = 1.0
 """Seconds that Spark takes to commit a batch once the stream is told to end, unless its query is stopped meanwhile."""
 DOORS = ("windows", PIPELINE)
 ENDS_AT = 1
@@ -124,7 +124,13 @@ def hearing(answered: threading.Event) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.usefixtures("slow_commit")
-def test_started_again_after_the_epochs_that_were_asked_for(retaining: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_started_again_after_the_epochs_that_were_asked_for(
+    waits: bool, retaining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``waits``: for Spark's commit; else it takes too long, and the batch comes again."""
+    if not waits:
+        monkeypatch.setattr("holdfast.runtime.spark.source.COMMITS", 0.01)
     dropped(tmp_path)
     assert begin(retaining, tmp_path, PIPELINE, epochs=ENDS_AT + 1).awaitTermination(DEADLINE)
     assert begin(retaining, tmp_path, PIPELINE).awaitTermination(DEADLINE)
