@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.output import Format, FormatOption, answer
 from holdfast.errors import Invalid
+from holdfast.state.places import check_readable, on_disk
 
 
 def report(
@@ -31,7 +32,11 @@ def report(
     from holdfast.report.page import NAME, write_page
     from holdfast.runtime.history.history import understood
 
-    here = Path() if "://" in folder else Path(folder)
+    here = on_disk(folder)
+    if here is None:
+        here = Path()
+    else:
+        check_readable(folder, here)
     path = out if out is not None else here / NAME
     if not path.parent.is_dir() and out is not None:
         raise Invalid(f"--out {path}: no such folder {path.parent}")

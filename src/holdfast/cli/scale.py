@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Store
 from holdfast.state.fence import held
 from holdfast.state.files import open_files
+from holdfast.state.places import on_disk
 
 LOOK_EVERY, REMOTE_EVERY = 0.1, 1.0
 
@@ -37,7 +37,8 @@ def scale(
     """
     started = running(folder)
     _check(started, operator, to)
-    skip = 0 if "://" in folder else (Path(folder) / NAME).stat().st_size
+    here = on_disk(folder)
+    skip = 0 if here is None else (here / NAME).stat().st_size
     request = ask(open_files(folder), operator, to)
     told = _awaited(folder, request, timeout, skip)
     if told["kind"] != "scaled":

@@ -39,7 +39,7 @@ class SparkCheckpoint:
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
-        self.place = place if "://" in place else str(Path(place).absolute())
+        self.place = place if ":/" in place else str(Path(place).absolute())
         session: Any = spark._jsparkSession
         self._path = java(spark.sparkContext).org.apache.hadoop.fs.Path
         self._root = self._path(self.place)

@@ -11,12 +11,12 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from holdfast.runtime.history.history import NAME, read_history
 from holdfast.state import Fenced, Unusable
 from holdfast.state.files import Files, LocalFiles, exists
+from holdfast.state.places import on_disk
 
 FOLDER = "requests"
 LARGEST = 4096
@@ -86,10 +86,10 @@ def _name(request: Request) -> str:
 
 def answers(directory: str, request: str, skip: int = 0) -> Iterator[dict[str, Any]]:
     """What the history says of a request, from byte ``skip`` on where it is one file."""
-    if "://" in directory:
+    if (folder := on_disk(directory)) is None:
         yield from (event for event in read_history(directory) if event.get("request") == request)
         return
-    with (Path(directory) / NAME).open("rb") as lines:
+    with (folder / NAME).open("rb") as lines:
         lines.seek(skip)
         for line in lines:
             try:

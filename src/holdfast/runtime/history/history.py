@@ -19,6 +19,7 @@ from typing import Any
 from holdfast.errors import Invalid
 from holdfast.runtime.history import remote
 from holdfast.state.files import Files, open_files
+from holdfast.state.places import check_readable, on_disk
 
 NAME = "history.jsonl"
 PART_BYTES = 16 * 2**20
@@ -102,13 +103,13 @@ def read_history(directory: str | Path, opened: Files | None = None) -> Iterator
 
 
 def _lines(directory: str | Path, opened: Files | None) -> Iterator[str | bytes]:
-    if "://" in str(directory):
+    if (folder := on_disk(str(directory))) is None:
         files = opened or open_files(str(directory))
         if not remote.parts(files):
             raise Invalid(f"{directory}: no {remote.FOLDER}/ here; give the store of a job, by its path or URL")
         yield from remote.lines(files)
         return
-    folder = Path(directory)
+    check_readable(str(directory), folder)
     path = folder / NAME
     if not path.is_file():
         raise Invalid(f"{directory}: no {NAME} here; give the folder of a run (its --out)")
