@@ -49,9 +49,11 @@ class Auditor:
     what counts in an epoch.
     """
 
-    def __init__(self, simulation: Simulation, expected: Output | None) -> None:
+    def __init__(self, simulation: Simulation, expected: Output | None, counting: str | None = None) -> None:
+        """``counting``: an operator that answers how many rows of the source it knows, in a column ``rows``."""
         self.simulation = simulation
         self.expected = expected
+        self.counting = counting
         schedule = simulation.schedule
         self.scales = bool(schedule.scalings or schedule.elastic or schedule.settings.parallel_recovery > 1)
         self._publishing: dict[tuple[int, str], Publish] = {}
@@ -192,6 +194,17 @@ class Auditor:
         stamp = rows["fidelity"][0].as_py()
         if not 0 < stamp <= worth + CLOSE:
             raise Breach(f"{task} says in epoch {epoch} that it is {stamp:.6f} complete; it is {worth:.6f}")
+        if task.operator == self.counting:
+            self._counted(epoch, task, rows, stamp)
+
+    def _counted(self, epoch: int, task: Task, rows: pa.Table, stamp: float) -> None:
+        """An answer that is itself the number of rows behind it is as complete as that number."""
+        assert self.expected is not None
+        there, whole = (sum(each["rows"].to_pylist()) for each in (rows, self.expected[epoch, str(task)]))
+        if stamp > there / whole + CLOSE:
+            raise Breach(
+                f"{task} says in epoch {epoch} that it is {stamp:.6f} complete; {there} of {whole} rows are in it"
+            )
 
     def _exact(self, key: tuple[int, str], rows: pa.Table) -> None:
         assert self.expected is not None
@@ -287,9 +300,9 @@ class Auditor:
                 raise Breach(f"the sink was given something else for {key[1]} in epoch {key[0]}")
 
 
-def audited(simulation: Simulation, expected: Output | None) -> Auditor:
+def audited(simulation: Simulation, expected: Output | None, counting: str | None = None) -> Auditor:
     """Run this simulation with an auditor watching it; Breach or Unfinished if it goes wrong."""
-    auditor = Auditor(simulation, expected)
+    auditor = Auditor(simulation, expected, counting)
     simulation.watchers.append(auditor.watch)
     simulation.run()
     auditor.finish()

@@ -23,7 +23,7 @@ from holdfast.runtime.simulation.auditing import audited
 from holdfast.runtime.simulation.cluster import SimulatedBatch
 from holdfast.runtime.simulation.drawing import drawn_schedule, simpler, with_scalings, with_source_mishaps
 from holdfast.runtime.simulation.operators import Output, cut_batches, digest_batches, digesting, undisturbed
-from holdfast.runtime.simulation.pipelines import PIPELINES, drawn_batches
+from holdfast.runtime.simulation.pipelines import PIPELINES, SKEWED, drawn_batches, skewed_batches
 from holdfast.runtime.simulation.schedule import FaultSchedule
 from holdfast.runtime.simulation.simulation import JobRefused, Simulation
 from holdfast.runtime.simulation.source import watermarked
@@ -41,6 +41,8 @@ class Case:
     schedule: FaultSchedule
     pipeline: Pipeline
     batches: Sequence[SimulatedBatch]
+    counting: str | None = None
+    """An operator that answers how many rows of the source are behind what it says, in a column ``rows``."""
 
     def expected(self) -> Output:
         outputs = Coordinator(self.pipeline.coordinated, self.schedule.settings).outputs
@@ -97,12 +99,22 @@ def scaling_rows_case(seed: int) -> Case:
     return Case(with_scalings(case.schedule, sorted(scalable(case.pipeline))), case.pipeline, case.batches)
 
 
+def skewed_case(seed: int) -> Case:
+    """Aggregates over aggregates, of keys of which few have nearly all rows."""
+    name = sorted(SKEWED)[seed % len(SKEWED)]
+    make, counting = SKEWED[name]
+    pipeline = make()
+    schedule = drawn_schedule(seed, pipeline.coordinated, epochs=6 + seed % 9)
+    return Case(schedule, pipeline, cut_batches(skewed_batches(pipeline, schedule.epochs, seed)), counting)
+
+
 CASES: Mapping[str, Callable[[int], Case]] = {
     "digests": digest_case,
     "rows": rows_case,
     "watermarked": watermarked_case,
     "scaling": scaling_case,
     "scaling-rows": scaling_rows_case,
+    "skewed": skewed_case,
 }
 
 
@@ -121,7 +133,7 @@ def attempt(case: Case, tell: bool = False, history: list[Mapping[str, Any]] | N
         expected = case.expected()
         if tell:
             simulation.watchers.append(_teller(simulation, steps))
-        audited(simulation, expected)
+        audited(simulation, expected, case.counting)
     except JobRefused as error:
         if history is not None:
             history.append({"kind": "refused"})

@@ -88,6 +88,55 @@ PIPELINES: Mapping[str, Callable[[], op.Pipeline]] = {
 }
 
 
+def counted_twice() -> op.Pipeline:
+    """Running counts by word, and their sum: how many rows have come."""
+    return op.Pipeline(
+        op.source("lines", parallelism=2),
+        op.step("counts", op.aggregate("word", rows=op.count()), "lines", parallelism=3),
+        op.step("total", op.FunctionOperator(_total), "counts"),
+    )
+
+
+def _total(batch: pa.Table) -> pa.Table | None:
+    return pa.table({"rows": [sum(batch["rows"].to_pylist())]}) if batch.num_rows else None
+
+
+def windows_of_windows() -> op.Pipeline:
+    """Rows by word and second, and how many there were in two seconds."""
+    return op.Pipeline(
+        op.source("lines", parallelism=2, event_time="time"),
+        op.step("seconds", op.tumbling("1 s", "word", "time", rows=op.count()), "lines", parallelism=3),
+        op.step("kept", op.filter("rows > 0"), op.stream("seconds", partitioning="merge"), parallelism=2),
+        op.step("spans", op.tumbling("2 s", None, "start", rows=op.sum("rows")), "kept"),
+    )
+
+
+SKEWED: Mapping[str, tuple[Callable[[], op.Pipeline], str]] = {
+    "counted twice": (counted_twice, "total"),
+    "windows of windows": (windows_of_windows, "spans"),
+}
+"""Aggregates over aggregates, and the operator that answers in a column ``rows`` how many rows of the source it knows.
+"""
+
+
+def skewed_batches(pipeline: op.Pipeline, epochs: int, seed: int) -> list[Batch]:
+    """Rows of which few words have nearly all, the same in every epoch: what was measured holds in the next one too."""
+    draw = Random(seed)
+    words = [word for word in WORDS for _ in range(draw.choice((1, 1, 2, 5, 40)))]
+    draw.shuffle(words)
+    times = [at * SECOND // len(words) for at in range(len(words))]
+    return [
+        {
+            "lines": pa.table({
+                "word": words,
+                "time": pa.array([epoch * SECOND + time for time in times], pa.timestamp("us", "UTC")),
+                "value": pa.array(range(len(words)), pa.int64()),
+            })
+        }
+        for epoch in range(epochs)
+    ]  # fmt: skip
+
+
 def drawn_batches(pipeline: op.Pipeline, epochs: int, seed: int, late: int = 0) -> list[Batch]:
     """A few rows for each source and epoch; now and then none. ``late``: seconds that some rows are behind at most."""
     draw = Random(seed)
