@@ -1,7 +1,8 @@
 """Jobs that give their answers to user code, and are stopped in the middle of that while another driver takes over.
 
-As a program (`python superseded.py FOLDER sink batches`): these jobs, each of which waits within its user code at one
-epoch until the file `resumed` is there. The test stops the whole process group meanwhile.
+As a program (`python superseded.py FOLDER sink batches json`): these jobs, each of which waits at one epoch, within its
+user code or in the middle of a file write, until the file `resumed` is there. The test stops the whole process group
+meanwhile.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from promised import DEADLINE, keyed, numbers
+from promised import DEADLINE, ROWS, keyed, numbers
+from pyspark import TaskContext
+from pyspark.sql import functions as F
 
 import holdfast
 from holdfast import operators as op
@@ -88,25 +92,51 @@ def query_with_batches(spark: Any, folder: Path, who: str, within: Callable[[int
     return writer.start()
 
 
-STARTS: dict[str, Callable[..., Any]] = {"sink": job_with_sink, "batches": query_with_batches}
+def query_with_files(
+    format_: str, spark: Any, folder: Path, who: str, within: Callable[[int], None], **options: Any
+) -> Any:
+    """Every number once, as files. One of the two tasks that write an epoch goes on ``within``, the other is done."""
+
+    def passed(value: int) -> int:
+        if TaskContext.get().partitionId():
+            within(value // ROWS)
+        return value
+
+    frame = (
+        numbers(spark).dropDuplicates(["value"]).select(F.udf(passed, "long", useArrow=False)("value").alias("value"))
+    )
+    writer = holdfast.writeStream(frame).format(format_).resilience(lease=LEASE, **options)
+    return writer.option("checkpointLocation", str(folder / f"of-{format_}")).start(str(folder / format_))
+
+
+FILES = ("json", "parquet")
+STARTS: dict[str, Callable[..., Any]] = {
+    "sink": job_with_sink,
+    "batches": query_with_batches,
+    **{format_: partial(query_with_files, format_) for format_ in FILES},
+}
+
+
+def waiting(name: str, folder: Path, epoch: int, seconds: float) -> Callable[[int], None]:
+    """Made here with all that it needs, since Spark's Python workers do not know this module."""
+
+    def wait(at: int) -> None:
+        if at != epoch:
+            return
+        (folder / f"{name}.inside").touch()
+        until = time.monotonic() + seconds
+        while not (folder / "resumed").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        if name == "batches":
+            raise ConnectionError("the server has closed the connection")
+
+    return wait
 
 
 def main(folder: Path, names: list[str]) -> None:
-    def within(name: str) -> Callable[[int], None]:
-        def wait(epoch: int) -> None:
-            if epoch != STOPPED_AT:
-                return
-            (folder / f"{name}.inside").touch()
-            until = time.monotonic() + DEADLINE
-            while not (folder / "resumed").exists() and time.monotonic() < until:
-                time.sleep(0.01)
-            if name == "batches":
-                raise ConnectionError("the server has closed the connection")
-
-        return wait
 
     spark = holdfast.spark_session("local[2]", name="superseded")
-    jobs = {name: STARTS[name](spark, folder, "old", within(name)) for name in names}
+    jobs = {name: STARTS[name](spark, folder, "old", waiting(name, folder, STOPPED_AT, DEADLINE)) for name in names}
     for name, job in jobs.items():
         try:
             job.awaitTermination(DEADLINE)

@@ -1,4 +1,4 @@
-"""A driver that is stopped within user code, superseded and resumed begins nothing more there."""
+"""A driver that is stopped within user code or a file write, superseded and resumed does no harm any more."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from promised import DEADLINE, ROWS
-from superseded import EPOCHS, STARTS, STOPPED_AT, Latest
+from superseded import EPOCHS, FILES, STARTS, STOPPED_AT, Latest
 
 pytestmark = pytest.mark.spark
 
-NAMES = ("sink", "batches")
+CALLS = ("sink", "batches")
 
 
 def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[str]) -> None:
@@ -43,11 +43,16 @@ def older(folder: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
 
 def taken_over(spark: Any, folder: Path, name: str) -> None:
     """The newer driver waits for the lease of the older one, takes over, and gives what there is up to an epoch."""
-    latest = Latest(folder, name, "new")
     job = STARTS[name](spark, folder, "new", lambda _: None, standby=True)
+
+    def done() -> bool:
+        if name in FILES:
+            return (folder / name / f"epoch={EPOCHS}").exists()
+        return ("new", EPOCHS) in Latest(folder, name, "test").calls()
+
     try:
         deadline = time.monotonic() + DEADLINE
-        while ("new", EPOCHS) not in latest.calls():
+        while not done():
             assert not job.awaitTermination(0.01) and time.monotonic() < deadline, job.status
     finally:
         job.stop()
@@ -57,32 +62,40 @@ def taken_over(spark: Any, folder: Path, name: str) -> None:
 def resumed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What both drivers have done, when the older one has been stopped, superseded, resumed, and has ended."""
     folder = tmp_path_factory.mktemp("superseded")
-    with older(folder, *NAMES) as process:
-        for name in NAMES:
+    with older(folder, *STARTS) as process:
+        for name in STARTS:
             until((folder / f"{name}.inside").exists, f"{name}: the older driver never got there", process)
         os.killpg(process.pid, signal.SIGSTOP)
-        for name in NAMES:
+        for name in STARTS:
             taken_over(spark, folder, name)
         (folder / "resumed").touch()
         os.killpg(process.pid, signal.SIGCONT)
         _, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, said[-3000:]
+    assert all((folder / f"{name}.ended").exists() for name in STARTS), "the older driver has not given way"
     return folder
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CALLS)
 def test_a_superseded_driver_begins_nothing_more(name: str, resumed: Path) -> None:
     latest = Latest(resumed, name, "test")
     calls = latest.calls()
     taken = calls.index(("new", STOPPED_AT))
     assert calls[:taken].count(("old", STOPPED_AT)) == 1, "it was stopped in its first call of this epoch"
     assert [call for call in calls[taken:] if call[0] == "old"] == []
-    assert (resumed / f"{name}.ended").read_text().startswith("Fenced: ")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CALLS)
 def test_what_a_sink_upserts_does_not_go_back(name: str, resumed: Path) -> None:
     latest = Latest(resumed, name, "test")
     newest = max(epoch for _, epoch in latest.calls())
     counts = [ROWS * (newest + 1) // 16] * 16
     assert latest.rows() == [(key, newest, count) for key, count in enumerate(counts)]
+
+
+@pytest.mark.xfail(strict=True, reason="Spark's own committer adds the files of the older driver to those of the newer")
+@pytest.mark.parametrize("name", FILES)
+def test_files_have_every_row_once(name: str, spark: Any, resumed: Path) -> None:
+    values = [row["value"] for row in spark.read.format(name).load(str(resumed / name)).collect()]
+    epochs = len(list((resumed / name).glob("epoch=*")))
+    assert epochs > STOPPED_AT and sorted(values) == list(range(epochs * ROWS))
