@@ -25,9 +25,9 @@ import holdfast
 from holdfast import operators as op
 from holdfast.errors import HoldfastError
 
-STOPPED_AT = 3
+STOPPED_AT = 2
 """The epoch in whose user code the older driver is stopped."""
-EPOCHS = 7
+EPOCHS = 4
 TASKS = 3
 LEASE = 2.0
 
@@ -137,6 +137,8 @@ def main(folder: Path, names: list[str]) -> None:
 
     spark = holdfast.spark_session("local[2]", name="superseded")
     jobs = {name: STARTS[name](spark, folder, "old", waiting(name, folder, STOPPED_AT, DEADLINE)) for name in names}
+    while not (folder / "resumed").exists():
+        time.sleep(0.01)
     for name, job in jobs.items():
         try:
             job.awaitTermination(DEADLINE)

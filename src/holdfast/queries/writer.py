@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.operators.grouped import Emit
 from holdfast.queries.delivery import Delivery
 from holdfast.queries.file_folder import FileFolder, refuse_column
+from holdfast.queries.folders import EpochFolders
 from holdfast.queries.frames import Frames
 from holdfast.queries.memory_table import MemoryTable
 from holdfast.queries.pipelines import checked_mode, combined, pipeline_of
@@ -269,6 +270,8 @@ class Writer:
         try:
             if target is not None:
                 target.claim(made[0].driver.writer.store)
+            if isinstance(batches, EpochFolders):
+                batches.begin(made[0].driver.writer)
             made[0].delivery.begin(made[0].driver.writer, isinstance(target, MemoryTable) and target.again)
         except BaseException:
             made[0].stop()
@@ -297,16 +300,7 @@ class Writer:
         if path is None:
             raise Invalid(f"format {self._format}: say where to: .start(path)")
         refuse_column(schema.names)
-        folder = FileFolder(spark, path)
-        return partial(_to_files, self._format, path, self._partition, options), folder
-
-
-def _to_files(
-    format_: str, path: str, by: tuple[str, ...], options: Mapping[str, str], frame: DataFrame, epoch: int
-) -> None:
-    """A folder for each epoch, overwritten when it comes again: exactly once."""
-    writer = frame.write.format(format_).mode("overwrite").options(**options)
-    (writer.partitionBy(*by) if by else writer).save(f"{path}/epoch={epoch}")
+        return EpochFolders(spark, self._format, path, self._partition, options), FileFolder(spark, path)
 
 
 def _to_table(name: str, by: tuple[str, ...], options: Mapping[str, str], frame: DataFrame, epoch: int) -> None:
