@@ -1,8 +1,8 @@
-"""Files of a plain query: a folder for each epoch, which gets its name once all of it is written.
+"""Files of a plain query: a folder for each epoch, published by one rename.
 
-A driver writes an epoch into a folder of its own that readers do not see, and renames it. A name that the query has
-given stays: of two drivers that write the same epoch, one superseded by the other, one gives the name, and the files of
-the other are deleted. So readers see each row once, and an epoch whole or not at all.
+A driver writes an epoch into a hidden folder and renames it to ``epoch=N``, which fails if this query has published
+the epoch before. Of two drivers that write the same epoch, one publishes it and the files of the other are deleted. So
+readers see each row once, and an epoch whole or not at all.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from holdfast.runtime.spark.java import java
 from holdfast.state import Writer
 
 HADOOP = ("hdfs", "viewfs")
-"""Schemes of Hadoop under which a folder is renamed at once, or not at all if the name is taken."""
+"""Schemes of Hadoop whose rename of a folder is atomic and fails if the target exists."""
 STAGED = ".holdfast"
-"""Below it are folders that are not whole yet. Spark and Arrow pass over names that begin so."""
+"""Holds folders that are not published. Spark and Arrow skip names that begin with a dot."""
 MARK = "_holdfast"
-"""In every folder of an epoch: which query has written it. Passed over too."""
+"""The file that names the query, in every published folder. Skipped by readers too."""
 _ATTEMPT = re.compile(r"(?P<store>\w+)-(?P<token>\d+)-(?P<epoch>\d+)-\w+")
 
 
@@ -39,22 +39,22 @@ class Place(Protocol):
     """The folder of a query's files, by names from there."""
 
     def rename(self, name: str, target: str) -> bool:
-        """Give a folder another name, at once; False, and nothing is done, if the name is taken."""
+        """Rename a folder atomically. Returns False, and changes nothing, if the target exists and is not empty."""
         ...
 
     def put(self, name: str, text: str) -> None: ...
     def read(self, name: str) -> str | None:
-        """What a small file says; None if it is not there."""
+        """The content of a small file; None if there is no such file."""
         ...
 
     def list(self, name: str) -> list[str]: ...
     def delete(self, name: str) -> None:
-        """A folder with all that is in it, as far as that goes."""
+        """Delete a folder with its content, as much of it as can be deleted."""
         ...
 
 
 class EpochFolders:
-    """Writes epochs, each exactly once, as files of a format below a path. ``begin`` comes before the first."""
+    """Writes each epoch exactly once, as files below a path. Call ``begin`` before the first epoch."""
 
     def __init__(
         self, spark: SparkSession, format_: str, path: str, by: tuple[str, ...], options: Mapping[str, str]
@@ -69,7 +69,7 @@ class EpochFolders:
         self._guard: Callable[[], None] = lambda: None
 
     def begin(self, writer: Writer) -> None:
-        """It is this writer's query from now on."""
+        """Write for this writer's query, and only as long as the writer is not superseded."""
         self._store, self._token, self._guard = writer.store.marker(), writer.token, writer.guard
 
     def __call__(self, frame: DataFrame, epoch: int) -> None:
@@ -83,11 +83,11 @@ class EpochFolders:
         self._tidy(epoch)
 
     def _staged(self, epoch: int) -> str:
-        """Of this attempt alone: what an attempt that failed has begun may still be written to."""
+        """A new name for each attempt: tasks of an attempt that failed may still write to theirs."""
         return f"{STAGED}/{self._store}-{self._token}-{epoch}-{uuid.uuid4().hex[:12]}"
 
     def _is_there(self, epoch: int) -> bool:
-        """Whether the query has written this epoch. Invalid if another one has."""
+        """Whether this query has published the epoch. Invalid if another query has."""
         mark = self._place.read(f"epoch={epoch}/{MARK}")
         if mark is None:
             return False
@@ -99,16 +99,16 @@ class EpochFolders:
         return True
 
     def _name(self, staged: str, epoch: int) -> None:
-        """Give the epoch its name, unless this query has given it."""
+        """Publish the epoch, unless this query has published it."""
         target = f"epoch={epoch}"
         while not self._place.rename(staged, target) and not self._is_there(epoch):
-            # From before folders were marked: it has the name since it was begun, and may not be whole.
+            # Written before folders were marked: Spark wrote into it under this name, so it may not be whole.
             self._place.rename(target, self._staged(epoch))
 
     def _tidy(self, epoch: int) -> None:
-        """What attempts at epochs that have their names have left, of older drivers too: it can get no name any more.
+        """Delete what attempts at published epochs left, also those of older drivers: none of it can be published.
 
-        Later ones stay: an older driver may go on with them, and what is left of one must not be taken for all of it.
+        Attempts at later epochs stay. An older driver may still publish one, and must not publish what is left of it.
         """
         for name in self._place.list(STAGED):
             found = _ATTEMPT.fullmatch(name)
@@ -126,7 +126,7 @@ def _store_of(mark: str) -> str:
 
 
 def place_of(spark: SparkSession, format_: str, path: str) -> Place:
-    """Where a path leads, as Hadoop understands it. NotCovered where a folder cannot be renamed at once."""
+    """The folder at a path, as Hadoop resolves it. NotCovered if its rename is not atomic."""
     context: Any = spark.sparkContext
     session: Any = spark._jsparkSession
     names = java(context)
@@ -139,16 +139,16 @@ def place_of(spark: SparkSession, format_: str, path: str) -> Place:
     if scheme == "file":
         return OnDisk(Path(str(files.makeQualified(root).toUri().getPath())))
     if scheme not in HADOOP:
+        others = " or ".join(f"{each}://" for each in HADOOP)
         raise NotCovered(
-            f"format {format_} to {path} is not covered: the files of an epoch appear by a rename, which {scheme}:// "
-            f"does not do at once; write to a disk or to {' or '.join(f'{each}://' for each in HADOOP)}, or write with "
-            "foreachBatch"
+            f"format {format_} to {path} is not covered: an epoch is published by renaming its folder, which is not "
+            f"atomic on {scheme}://; write to a disk or to {others}, or with foreachBatch"
         )
     return OnHadoop(context, files, root)
 
 
 class OnDisk:
-    """A folder that the driver sees as the executors do."""
+    """A folder on a disk that the driver and the executors share."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -181,7 +181,7 @@ class OnDisk:
 
 
 class OnHadoop:
-    """A folder behind one of Hadoop's file systems, whose ``FileContext`` renames without taking a name away."""
+    """A folder on a file system of Hadoop. Its ``FileContext`` does not replace the target of a rename."""
 
     def __init__(self, context: Any, files: Any, root: Any) -> None:
         hadoop = java(context).org.apache.hadoop.fs

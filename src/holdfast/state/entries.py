@@ -27,7 +27,7 @@ HEADER = "holdfast-store.json"
 SPARK_LOG = "spark-log.json"
 """Which streaming query the store is of."""
 FOLDERS = ("fence", "checkpoints", "journal/commits", "shape", "signature", "cursor")
-"""What has documents that tell the store's id where its header is gone."""
+"""Folders of documents from which a lost header gets its id back."""
 _CHECKSUM = b', "checksum": "'
 _NUMBERED = re.compile(r"\d{10}-\d{10}\.json")
 
@@ -37,7 +37,7 @@ class Damaged(Unrecoverable):
 
 
 class AnotherStore(Invalid):
-    """A file of another store was put here; the message names it, and says what to do."""
+    """A file belongs to another store; the message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def read_checked(files: Files, entry: FileEntry) -> pa.Buffer:
 
 
 def store_id(files: Files) -> str | None:
-    """The id of the store whose files these are, which is in all of its documents; None if it has no whole header."""
+    """The id of the store whose files these are; None if its header is missing or damaged."""
     if files.store_id is None:
         with contextlib.suppress(Damaged):
             files.store_id = str(read_document(files, STORE, HEADER)["id"])
@@ -155,7 +155,7 @@ def read_bytes(files: Files, name: str) -> bytes:
 
 
 def parse_document(url: str, kind: str, name: str, data: bytes) -> dict[str, Any]:
-    """What the bytes of a document say, or Damaged. Of which store it is, is for ``check_store``."""
+    """What the bytes of a document say, or Damaged. ``check_store`` checks the store's id."""
     if (body := _whole(data)) is None:
         raise Damaged(f"{name} is torn or was altered")
     if body.get("layout") != LAYOUT:
@@ -168,10 +168,10 @@ def parse_document(url: str, kind: str, name: str, data: bytes) -> dict[str, Any
 
 
 def check_store(files: Files, name: str, said: str | None) -> None:
-    """AnotherStore if a file says that it is of a store with another id. Older files do not say, and are not asked."""
+    """AnotherStore if a file has the id of another store. Files from before there were ids have none and pass."""
     if said is None or said == store_id(files):
         return
-    files.store_id = None  # perhaps there is another store in this place by now
+    files.store_id = None  # the store may have been replaced since its id was read
     if (own := store_id(files)) is None or said == own:
         return
     raise AnotherStore(
@@ -181,9 +181,9 @@ def check_store(files: Files, name: str, said: str | None) -> None:
 
 
 def header(files: Files, unique: Callable[[], str]) -> bytes:
-    """The document that makes a folder a store. One that is made anew has the id that the store's documents have.
+    """The document that makes a folder a store, with the id that the store's documents have, or a new one.
 
-    Invalid if they are of several stores.
+    Invalid if the documents have several ids.
     """
     ids: dict[str, str] = {}
     for folder in FOLDERS:

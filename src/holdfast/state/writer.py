@@ -50,7 +50,7 @@ class Writer:
         """Makes chains of files shorter, by task; other processes may do it, since they have to read states."""
         self._shapes = 0
         identity = store.identity or Identity.here()
-        self._files.store_id = None  # an earlier writer may have known another store in this place
+        self._files.store_id = None  # the store may have been replaced since these files were opened
         if not store.exists():
             with contextlib.suppress(FileExistsError):
                 self._files.create(HEADER, header(self._files, identity.unique), store.sync.checkpoints)
@@ -67,7 +67,7 @@ class Writer:
             raise
 
     def _mend_header(self, identity: Identity) -> None:
-        """A header that is gone or damaged is made anew."""
+        """Replace a header that is missing or damaged."""
         try:
             read_document(self._files, "store", HEADER)
         except Damaged:

@@ -161,7 +161,10 @@ def test_epochs_are_partitioned_and_marked(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_place_without_renames_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(NotCovered, match=r"format json to http://host/rows is not covered: .*a disk or to hdfs://"):
+    with pytest.raises(
+        NotCovered,
+        match=r"format json to http://host/rows is not covered: .*not atomic on http://; write to a disk or to hdfs:",
+    ):
         place_of(spark, "json", "http://host/rows")
     with pytest.raises(Invalid, match="format csv: Spark has no file system for nosuch://host/rows"):
         place_of(spark, "csv", "nosuch://host/rows")

@@ -1,7 +1,7 @@
-"""A driver whose process stands still in the middle of a call, while another one takes over, and then goes on.
+"""Late writers: a driver's process stops in the middle of a call, another driver takes over, the first one resumes.
 
-What it was in the middle of it does to its end: the rest of a delivery, of a commit, of tidying. Nothing else of it
-happens any more, since its other threads would meet the fence as well.
+After it resumes, the stopped call runs to its end: the rest of a delivery, a commit or a deletion. The other threads
+of that driver do not resume.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 
 class Standstill:
-    """``step`` lets the next thing in the world happen. ``restart``: the driver counts as gone, and another comes.
+    """``step`` runs the next action of the world; ``restart`` gives the driver up and launches another.
 
-    ``alive``: whether there is a driver to stop; ``over``: whether the job has ended. ``resumed`` hears of each.
+    ``alive``: whether there is a driver to stop; ``over``: whether the job has ended; ``resumed`` is called when a
+    driver resumes.
     """
 
     def __init__(
@@ -33,20 +34,20 @@ class Standstill:
         self._resumed = resumed
         self._in_sink: list[float] = []
         self._held = False
-        """By what must not be interrupted: a launch, or a driver that has been superseded."""
+        """Within a launch, and in a driver that was superseded: these are not stopped."""
         self._broken: Exception | None = None
 
     def in_sink(self, seconds: float) -> None:
-        """The next call of the sink lasts for so long."""
+        """Stop the driver within its next call of the sink, for this many seconds."""
         self._in_sink.append(seconds)
 
     def called(self) -> None:
-        """The sink was called, and has what it was called with."""
+        """To be called within each call of the sink, once it has the output."""
         if self._in_sink and not self._held:
             self.here(self._in_sink.pop(0))
 
     def here(self, seconds: float) -> None:
-        """For so long this call does not go on, and the world does."""
+        """Stop the driver in the call at hand, for this many seconds of the world."""
         if self._held or not self._alive():
             return
         self._restart()
@@ -55,13 +56,13 @@ class Standstill:
             while self._now() < until and not self._over():
                 self._step()
         except Exception as error:
-            self._broken = error  # the driver that was stopped would take it for its own
+            self._broken = error  # raised here, the stopped driver would handle it as an error of its own work
         self._held = True
         self._resumed()
 
     @contextmanager
     def not_now(self) -> Iterator[None]:
-        """Nobody is stopped within this."""
+        """Stop no driver within this context."""
         before, self._held = self._held, True
         try:
             yield
@@ -69,10 +70,10 @@ class Standstill:
             self._held = before
 
     def stepping(self) -> None:
-        """Something else begins to happen: a driver that was stopped has done what it was in the middle of."""
+        """To be called before each action: the call of a driver that resumed has ended."""
         self._held = False
 
     def check(self) -> None:
-        """Raise what broke while a driver stood still."""
+        """Raise the error of an action that ran while a driver was stopped."""
         if self._broken is not None:
             raise self._broken
