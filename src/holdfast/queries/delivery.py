@@ -59,7 +59,7 @@ class Delivery:
         self._listed = False
         """Which tasks have said something finally in an epoch, and whether that is all."""
         self._final = self._safe = -1
-        self._ends = False
+        self._ends = self._left = False
         self._over: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="holdfast-batches", daemon=True)
@@ -94,13 +94,21 @@ class Delivery:
                 self._final = epoch
                 self._changed.notify_all()
 
-    def end(self, over: Callable[[], None]) -> None:
-        """Nothing follows; ``over`` is called when all is delivered."""
+    def end(self, over: Callable[[], None], begins: bool = True) -> None:
+        """Nothing follows; ``over`` is called when all is delivered. ``begins``: ``begin`` or ``leave`` is called."""
         with self._changed:
             self._ends, self._over = True, over
+            waits = begins and not self._left
             self._changed.notify_all()
-        if self._thread.ident is None:
+        if self._thread.ident is None and not waits:
             over()
+
+    def leave(self) -> None:
+        """``begin`` is not called: what has ended waits for no batch."""
+        with self._changed:
+            self._left, ended = True, self._ends
+        if ended and self._thread.ident is None:
+            self._over()
 
     def wait(self, epoch: int, timeout: float | None = None) -> bool:
         """Until this epoch was delivered, or nothing more will be."""

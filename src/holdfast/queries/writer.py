@@ -84,7 +84,9 @@ class Query(Job):
 
     def _finish(self, error: HoldfastError | None) -> None:
         self.delivery.finals()
-        self.delivery.end(lambda: super(Query, self)._finish(error or self.delivery.error))
+        self.delivery.end(lambda: super(Query, self)._finish(error or self.delivery.error), error is None)
+        if error is None:
+            self._begun.set()  # start returns, and what is left is delivered
 
 
 class Writer:
@@ -274,6 +276,7 @@ class Writer:
                 batches.begin(made[0].driver.writer)
             made[0].delivery.begin(made[0].driver.writer, isinstance(target, MemoryTable) and target.again)
         except BaseException:
+            made[0].delivery.leave()
             made[0].stop()
             raise
         return made[0]
