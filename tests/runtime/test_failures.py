@@ -220,3 +220,12 @@ def test_exceptions_that_are_each_other_s_cause_come_to_an_end() -> None:
     one, two = BadRow("one"), BadRow("two")
     one.__cause__, two.__cause__ = two, one
     assert not may_pass(one) and own(one) is one
+
+
+def test_of_the_end_of_a_query_pyspark_has_the_text_alone() -> None:
+    class StreamingQueryException(Exception):
+        _origin = None
+        _desc = PYTHON.format("ValueError: the queue is gone") + "\n=== Streaming Query ===\nIdentifier: [id = 1]"
+
+    made = plain(StreamingQueryException())
+    assert isinstance(made, ValueError) and line_of(made) == "ValueError: the queue is gone (job.py, line 15, in ratio)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -325,8 +326,11 @@ def test_what_a_stream_itself_fails_with_is_told_in_one_line(spark: Any, tmp_pat
     spark.dataSource.register(Gone)
     pipeline = Pipeline(op.source("rows"), op.step("once", op.deduplicate("value"), "rows"))
     job = start(spark.readStream.format("Gone").load(), pipeline, store=tmp_path)
-    with pytest.raises(StreamEnded, match=r"^the stream ended: [^\n^]*ValueError: the queue is gone[^\n^]*$"):
+    told = r"^the stream ended: ValueError: the queue is gone \(test_job\.py, line \d+, in initialOffset\)$"
+    with pytest.raises(StreamEnded, match=told) as caught:
         job.awaitTermination(DEADLINE)
+    assert isinstance(caught.value.__cause__, ValueError) and str(caught.value.__cause__) == "the queue is gone"
+    assert "py4j" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_is_typed_wrong_is_told_in_one_line(spark: Any, tmp_path: Path) -> None:

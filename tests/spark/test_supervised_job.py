@@ -68,5 +68,31 @@ def test_a_job_whose_driver_is_killed_comes_back_and_its_output_is_exact(tmp_pat
     assert sorted(zip(*(table[name].to_pylist() for name in ("epoch", "key", "count")), strict=True)) == expected
 
 
+RAISES = """
+import holdfast
+
+def write(rows, epoch):
+    return 1 / 0
+
+def build():
+    spark = holdfast.spark_session("local[2]")
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    counts = numbers.groupBy("value").count()
+    writer = holdfast.writeStream(counts).outputMode("update").foreachBatch(write)
+    return writer.option("checkpointLocation", {store!r}).start()
+"""
+
+
+def test_an_error_of_the_job_s_own_code_is_one_line(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(RAISES.format(store=str(tmp_path / "store")))
+    program = [sys.executable, "-m", "holdfast", "supervise"]
+    with running(f"{job}:build", "--crashes", "1", program=program) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+    cause = "batch 0 was not taken after 2 tries: ZeroDivisionError: division by zero (job.py, line 5, in write)"
+    assert process.returncode == 1 and "Traceback" not in out + err
+    assert err.splitlines()[-1] == f"holdfast: {job}:build: given up after 1 crashes in a row; the last: {cause}"
+
+
 def answered(store: Path) -> int:
     return sum(event["kind"] == "answered" for event in read_history(store))

@@ -175,10 +175,12 @@ def told_in(text: str) -> Iterator[Told]:
 def thrown(error: BaseException) -> list[Thrown]:
     """An exception of Spark and its causes as the JVM has them; empty for any other exception.
 
-    PySpark keeps what the JVM threw as ``_origin``, py4j as ``java_exception``.
+    PySpark keeps what the JVM threw as ``_origin``, or its text alone as ``_desc``; py4j as ``java_exception``.
     """
     found: list[Thrown] = []
     each: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if each is None and isinstance(text := getattr(error, "_desc", None), str):
+        return [Thrown(type(error).__name__, "", text)]
     try:
         while each is not None and len(found) < DEEPEST:
             name = str(each.getClass().getSimpleName())

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.errors import HoldfastError, Invalid, StreamEnded
 from holdfast.runtime.driver.durable import taken
 from holdfast.runtime.driver.ports import Listener, Offer, Sink
+from holdfast.runtime.raised import plain, where_of
 from holdfast.runtime.spark.columns import column_of
 from holdfast.runtime.spark.combining import Combined
 from holdfast.runtime.spark.execution import StreamExecution, read_all, sync_log
@@ -305,8 +306,13 @@ class StreamSource:
                     self._idles(True)
                 self._on_error(None)
                 return
-            told = first_cause(failure) if failure is not None else "it was stopped from outside"
-            self._on_error(StreamEnded(f"the stream ended: {told}"))
+            if failure is None:
+                self._on_error(StreamEnded("the stream ended: it was stopped from outside"))
+                return
+            cause = plain(failure)
+            ended = StreamEnded(f"the stream ended: {first_cause(failure)}{where_of(cause)}")
+            ended.__cause__ = cause if cause is not failure else None
+            self._on_error(ended)
         except HoldfastError as error:
             if not self._closed:
                 self._on_error(error)
