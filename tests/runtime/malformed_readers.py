@@ -50,9 +50,10 @@ class Dies(BaseException):
 
 @dataclass(frozen=True)
 class Real:
-    """A store as a driver that died has left it, and what must come out in the end."""
+    """A store as a driver that died has left it with the source's log, and what must come out in the end."""
 
     files: Files
+    log: Files
     committed: int
     lives: int
     now: float
@@ -102,16 +103,16 @@ def _left_by(chance: int) -> Real:
         with small[0], small[1], contextlib.suppress(Dies):
             simulation.run()
         history = (Path(folder) / NAME).read_bytes()
-    prefix = f"{STORE}/"
-    files = {
-        path.removeprefix(prefix): held.data
-        for path in simulation.disk.paths()
-        if path.startswith(prefix) and (held := simulation.disk.get(path)) is not None
-    }
+    files, log = _below(f"{STORE}/", simulation.disk), _below("", simulation.source_log.disk)
     expected: Rows = {}
     for (epoch, task), rows in given.expected().items():
         expected.setdefault((epoch, operator_of(task)), Counter()).update(rows_of(rows))
-    return Real({**files, NAME: history}, simulation.committed, simulation.lives, simulation.world.now, expected)
+    return Real({**files, NAME: history}, log, simulation.committed, simulation.lives, simulation.world.now, expected)
+
+
+def _below(prefix: str, disk: Disk) -> Files:
+    there = {path: disk.get(path) for path in disk.paths() if path.startswith(prefix)}
+    return {path.removeprefix(prefix): held.data for path, held in there.items() if held is not None}
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ def restarted(change: Change, hear: Hear = deaf, files: Files | None = None) -> 
         if name != NAME:
             there = Changed.of(name, change.files[name]) if name in change.files else data
             simulation.disk.put(f"{STORE}/{name}", there, True)
+    for path, data in found.log.items():
+        simulation.source_log.disk.put(path, data, True)
     simulation.committed, simulation.lives = found.committed, found.lives + 1
     simulation.world.now = found.now + 60.0
     with hear(simulation.disk):

@@ -33,8 +33,8 @@ def lost_after(monkeypatch: pytest.MonkeyPatch, pieces: int) -> tuple[Simulation
     simulation, read = Simulation(schedule, pipeline, batches), list[int]()
     ingest = Worker.ingest
 
-    def watched(self: Worker, plan: Any, piece: int, *given: Any) -> Any:
-        made = ingest(self, plan, piece, *given)
+    def watched(self: Worker, plan: Any, piece: int, *given: Any, **named: Any) -> Any:
+        made = ingest(self, plan, piece, *given, **named)
         read.append(plan.ingest)
         if plan.ingest == EPOCH and read.count(EPOCH) == pieces:
             simulation.world.after(0.0, lambda: simulation.nodes.kill([f"node-{(piece + 1) % 3}"]))

@@ -311,7 +311,7 @@ def test_names_of_ours_are_names() -> None:
 
 def test_every_document_of_a_real_store_has_its_form() -> None:
     with laid_out(real().files) as folder:
-        assert not Store(folder).checkpoints()[0].extra.keys() - {"signature", "shape", "rows", "measured"}
+        assert not Store(folder).checkpoints()[0].extra.keys() - {"signature", "shape", "rows", "origin", "measured"}
     assert FORMS.keys() >= {"store", "claim", "found", "beat", "index", "checkpoint", "journal", "cursor", "shape"}
 
 

@@ -33,7 +33,9 @@ def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[st
 def older(folder: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
     """The older driver, in a process group of its own that is gone afterwards."""
     program = [sys.executable, str(Path(__file__).with_name("superseded.py")), str(folder), *names]
-    with subprocess.Popen(program, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
+    known = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": known}
+    with subprocess.Popen(program, start_new_session=True, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             yield process
         finally:
