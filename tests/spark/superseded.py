@@ -136,7 +136,9 @@ def waiting(name: str, folder: Path, epoch: int, seconds: float) -> Callable[[in
 def main(folder: Path, names: list[str]) -> None:
 
     spark = holdfast.spark_session("local[2]", name="superseded")
-    jobs = {name: STARTS[name](spark, folder, "old", waiting(name, folder, STOPPED_AT, DEADLINE)) for name in names}
+    jobs: dict[str, Any] = {}
+    for name in names:
+        jobs[name] = STARTS[name](spark, folder, "old", waiting(name, folder, STOPPED_AT, 10 * DEADLINE))
     while not (folder / "resumed").exists():
         time.sleep(0.01)
     for name, job in jobs.items():

@@ -16,13 +16,14 @@ import pytest
 from promised import DEADLINE, ROWS
 from superseded import EPOCHS, FILES, STARTS, STOPPED_AT, Latest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
+PATIENCE = 4 * DEADLINE
 CALLS = ("sink", "batches")
 
 
 def until(condition: Callable[[], bool], what: str, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert process.poll() is None, process.communicate()[1][-3000:]
         assert time.monotonic() < deadline, what
@@ -55,7 +56,7 @@ def take_over(spark: Any, folder: Path) -> None:
     try:
         for name, start in STARTS.items():
             jobs[name] = start(spark, folder, "new", lambda _: None, standby=True)
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         for name, job in jobs.items():
             while not done(name):
                 assert not job.awaitTermination(0.01) and time.monotonic() < deadline, (name, job.status)
@@ -75,7 +76,7 @@ def resumed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         take_over(spark, folder)
         (folder / "resumed").touch()
         os.killpg(process.pid, signal.SIGCONT)
-        _, said = process.communicate(timeout=DEADLINE)
+        _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said[-3000:]
     assert all((folder / f"{name}.ended").exists() for name in STARTS), "the older driver has not given way"
     return folder
