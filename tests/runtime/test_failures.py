@@ -40,6 +40,8 @@ class Silent(Exception):
 class FromSpark(Exception):
     """As PySpark's exceptions are: what the JVM threw is in an attribute."""
 
+    __module__ = "pyspark.errors"
+
     def __init__(self, *thrown: tuple[str, str, str], by: str = "_origin") -> None:
         super().__init__("a stack of the JVM\n\tat py4j.reflection.MethodInvoker.invoke")
         setattr(self, by, _java(list(thrown)))
@@ -204,10 +206,24 @@ def test_what_is_sent_to_another_process_arrives_with_its_causes() -> None:
     assert made is not None and isinstance(made.__cause__, ZeroDivisionError)
     assert type(made).__name__ == "BadRow" and line_of(made) == line_of(error)
     assert remote("no traceback at all") is None and remote("") is None
+    for long in (BadRow("x" * 50_000), raising(BadRow("eight"), BadRow("y" * 50_000))):
+        made = remote(text_of(raising(long)))
+        assert made is not None and type(made).__name__ == "BadRow" and str(made)[0] == str(long)[0]
+
+
+def test_an_exception_of_the_user_s_may_have_attributes_of_any_name() -> None:
+    class Described(Exception):
+        _desc = "ConnectionError: what it is like"
+        java_exception = _origin = "mine"
+
+    assert not may_pass(Described("an eight")) and plain(error := Described("an eight")) is error
 
 
 def test_own_frames_are_kept_and_what_py4j_made_is_replaced() -> None:
-    by_py4j = FromSpark(("SparkException", "22023", "[MALFORMED] row"), by="java_exception")
+    class FromPy4J(FromSpark):
+        __module__ = "py4j.protocol"
+
+    by_py4j = FromPy4J(("SparkException", "22023", "[MALFORMED] row"), by="java_exception")
     shown = own(raising(BadRow("an eight"), raising(by_py4j)))
     text = "".join(traceback.format_exception(shown))
     assert isinstance(shown, BadRow) and "py4j" not in text and "SparkException: [MALFORMED] row" in text
@@ -224,6 +240,7 @@ def test_exceptions_that_are_each_other_s_cause_come_to_an_end() -> None:
 
 def test_of_the_end_of_a_query_pyspark_has_the_text_alone() -> None:
     class StreamingQueryException(Exception):
+        __module__ = "pyspark.errors"
         _origin = None
         _desc = PYTHON.format("ValueError: the queue is gone") + "\n=== Streaming Query ===\nIdentifier: [id = 1]"
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.runtime.raised import Thrown, thrown, told_in
+from holdfast.runtime.raised import Thrown, parsed, thrown
 from holdfast.state import Unusable
 
 ONCE_MORE = 2
@@ -63,9 +63,9 @@ def _passes(error: BaseException) -> bool:
 
 
 def _spark_passes(chain: list[Thrown]) -> bool:
-    raised = [told for each in chain for told in told_in(each.message)]
+    raised = [each for link in chain for each in parsed(link.message)]
     if raised:
-        return any(_is_io(_known(told.module, told.name)) or WORDS.search(told.name) for told in raised)
+        return any(_is_io(_known(each.module, each.name)) or WORDS.search(each.name) for each in raised)
     if any(WORDS.search(each.name) for each in chain):
         return True
     return not any(each.state.startswith(STATES) for each in chain)

@@ -20,8 +20,8 @@ LONGEST = 400
 """Characters of a message in one line."""
 DEEPEST = 10
 """Causes of an exception of the JVM that are looked at."""
-SENT = 8_000
-"""Characters of a traceback that a worker sends to the driver, from its end."""
+SENT, FRAMES = 8_000, 20
+"""Characters of a traceback that a worker sends to the driver, and frames of each exception in it."""
 HEADER = "Traceback (most recent call last):\n"
 FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)')
 SPARK = re.compile(
@@ -57,7 +57,7 @@ class Thrown:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Parsed:
     """One exception in the text of a Python traceback. ``frames``: those of the user and of libraries."""
 
     module: str
@@ -103,7 +103,7 @@ def own(error: BaseException) -> BaseException:
         if each is None or id(each) in seen:
             return each
         seen.add(id(each))
-        made = plain(each) if hasattr(each, "java_exception") else each
+        made = plain(each) if _of(each, "py4j") else each
         hidden = each.__suppress_context__
         made.__traceback__ = _kept(each.__traceback__)
         made.__cause__ = stripped(each.__cause__)
@@ -136,22 +136,23 @@ def plain(error: BaseException) -> BaseException:
 
 def text_of(error: BaseException) -> str:
     """The traceback of the user's exception, to be sent to another process."""
-    return "".join(traceback.format_exception(own(error)))[-SENT:]
+    text = "".join(traceback.format_exception(own(error), limit=-FRAMES))
+    return text if len(text) <= SENT else text[max(0, text.rfind(HEADER)) :][:SENT]
 
 
 def remote(text: str) -> Remote | None:
     """The exception whose traceback this text has, with those that it came of; None if it has none."""
     made: Remote | None = None
-    for told in told_in(text):
-        error = _made(told.module, told.name, told.message, told.where)
-        for frame in told.frames:
+    for each in parsed(text):
+        error = _made(each.module, each.name, each.message, each.where)
+        for frame in each.frames:
             error.add_note(frame)
         error.__cause__ = made
         made = error
     return made
 
 
-def told_in(text: str) -> Iterator[Told]:
+def parsed(text: str) -> Iterator[Parsed]:
     """Every exception in the text of a traceback, the one that came first before those that came of it."""
     for part in text.split(HEADER)[1:]:
         lines = part.splitlines()
@@ -169,7 +170,7 @@ def told_in(text: str) -> Iterator[Told]:
         places = [(at[1], int(at[2]), at[3]) for at, _ in known if at is not None and _of_the_user(at[1])]
         shown = tuple("\n".join(frame) for at, frame in known if at is not None and not _passing_on(at[1]))
         where = _where(*places[-1]) if places else ""
-        yield Told(found[1] or "builtins", found[2], message[found.end() :], shown, where)
+        yield Parsed(found[1] or "builtins", found[2], message[found.end() :], shown, where)
 
 
 def thrown(error: BaseException) -> list[Thrown]:
@@ -178,6 +179,8 @@ def thrown(error: BaseException) -> list[Thrown]:
     PySpark keeps what the JVM threw as ``_origin``, or its text alone as ``_desc``; py4j as ``java_exception``.
     """
     found: list[Thrown] = []
+    if not _of(error, "py4j", "pyspark"):
+        return found
     each: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if each is None and isinstance(text := getattr(error, "_desc", None), str):
         return [Thrown(type(error).__name__, "", text)]
@@ -189,6 +192,11 @@ def thrown(error: BaseException) -> list[Thrown]:
     except Exception:  # the JVM is gone, or never was there
         return found
     return found
+
+
+def _of(error: BaseException, *packages: str) -> bool:
+    """Whether the class of an exception, or a base of it, comes from one of these packages."""
+    return any(kind.__module__.partition(".")[0] in packages for kind in type(error).__mro__)
 
 
 def _state(each: Any) -> str:
@@ -224,8 +232,8 @@ def _until_the_end(lines: list[str]) -> Iterator[str]:
 def _kept(trace: TracebackType | None) -> TracebackType | None:
     frames = []
     while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if module not in ("py4j", "pyspark", "holdfast") and not _passing_on(trace.tb_frame.f_code.co_filename):
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("py4j", "pyspark", "holdfast") and not _passing_on(trace.tb_frame.f_code.co_filename):
             frames.append(trace)
         trace = trace.tb_next
     made: TracebackType | None = None

@@ -102,9 +102,9 @@ class Runs:
         yield from self._count(refused.run, [(r.status, str(r.task), r.message) for r in again])
 
     def _raised(self, run: Run, failed: list[Report]) -> Said:
-        """One more run in which functions raised, or broke their contract; where none did before, the first is told.
+        """Counts a run in which functions raised or broke their contract; the last try of them ends the job.
 
-        Sources are no works of a run, so that failures are not counted by task.
+        Not by task: the source is no work of a run, so that nothing would show that it succeeded.
         """
         worst = next((report for report in failed if not report.may_pass), failed[0])
         of = "raised" if not worst.may_pass else "I/O"
