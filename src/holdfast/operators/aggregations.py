@@ -163,6 +163,17 @@ class Aggregations:
             wanted += [(name + part.suffix, part, True, inputs) for part in each.parts]
         return _grouped(keys, wanted, self.who)
 
+    def of_nothing(self, keys: pa.Table) -> pa.Table:
+        """The parts of one group without a row: those of a row of nulls, which is not counted."""
+        names = dict.fromkeys(column for each in self.named.values() for column in each.columns)
+        types = {c: kind for each in self.named.values() for c, kind in zip(each.columns, each.inputs, strict=True)}
+        nulls = pa.table({name: pa.nulls(1, types[name] or pa.int64()) for name in names})
+        parts = self.begin(keys, nulls)
+        for place, (_, part) in enumerate(self.parts, keys.num_columns):
+            if part.begin == "count_all":
+                parts = parts.set_column(place, parts.schema.field(place), pa.array([0], part.type))
+        return parts
+
     def partials(self) -> list[Partial] | None:
         """What ``begin`` makes, for others to make it; None if there is something that only it can."""
         made = [

@@ -59,7 +59,8 @@ class Grouped(Operator):
     ``time``: the key column by which groups close; without one they never do, and nothing can be appended. With
     ``complete`` every group stays and every row counts, whatever its time. ``horizon``: microseconds that groups cover.
     ``meaning``: what columns stand for, where their names do not tell; a store whose columns meant something else does
-    not fit. ``slides``: of sliding windows rows come with one; what is sent and kept has them all.
+    not fit. ``slides``: of sliding windows rows come with one; what is sent and kept has them all. ``always``: there is
+    one group, which is answered in every epoch, before its first row too.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Grouped(Operator):
         horizon: int | None = None,
         meaning: Mapping[str, str] | None = None,
         slides: Slides | None = None,
+        always: bool = False,
         **aggregations: Aggregation,
     ) -> None:
         self._keys = schema_of(by, "grouped")
@@ -81,7 +83,7 @@ class Grouped(Operator):
             raise Invalid(f"{self._who}: time must be a key column with timestamps, got {time!r}")
         if emit == "append" and time is None:
             raise Invalid(f"{self._who}: to append, groups must close: name their time")
-        self._meaning, self.slides = dict(meaning or {}), slides
+        self._meaning, self.slides, self._always = dict(meaning or {}), slides, always
         self._emit, self._time = emit, time if emit != "complete" else None
         self.event_time, self.horizon = self._time is not None, horizon
         self._aggregations = Aggregations(aggregations, [*self.by, ROWS], self._who)
@@ -108,6 +110,10 @@ class Grouped(Operator):
             rows = self._sending.begin(keys, batch)
         return rows if self.slides is None else self.slides.windows(rows)
 
+    def _of_nothing(self) -> pa.Table:
+        key = {field.name: pa.array([0]).cast(field.type) for field in self._keys}
+        return self._aggregations.of_nothing(pa.table(key, schema=self._keys))
+
     @property
     def partials(self) -> list[Partial] | None:
         """What others may make of rows with the same key, so that fewer come here; None if they cannot."""
@@ -128,4 +134,7 @@ class Grouped(Operator):
             rows = state.scan()
         elif self._emit == "append":
             rows = closed
+        if self._always and not rows.num_rows:
+            held = state.scan()
+            rows = held if held.num_rows else self._of_nothing()
         return self._aggregations.finish(rows, names)

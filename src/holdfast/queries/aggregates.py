@@ -116,7 +116,8 @@ class Groups(Stateful):
             start, end = self.session
             late = self.closes is not None
             return Sessions(by, emit, start, end, time=None, gap=None, meaning=self.meaning, late=late, **answers)
-        return Grouped(by, emit, time, spans if time else None, self.meaning, self._slides, **answers)
+        always = self.alone and emit != "append"
+        return Grouped(by, emit, time, spans if time else None, self.meaning, self._slides, always, **answers)
 
     def idles(self, emit: Emit) -> bool:
         return emit != "complete"
