@@ -9,6 +9,11 @@ import pytest
 from holdfast.runtime.spark.session import REGIONS, chosen_settings
 
 DRIVER, EXECUTORS = "spark.driver.extraJavaOptions", "spark.executor.defaultJavaOptions"
+HEARTBEATS = (
+    "spark.executor.heartbeatInterval",
+    "spark.storage.blockManagerHeartbeatTimeoutMs",
+    "spark.network.timeoutInterval",
+)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://head:7077", "yarn", "k8s://https://head:443"])
@@ -47,3 +52,26 @@ def test_executors_of_a_local_cluster_have_what_their_heap_allows() -> None:
     assert chosen_settings("local-cluster[2,1,8192]", {})[EXECUTORS] == REGIONS
     assert EXECUTORS not in chosen_settings("local-cluster[2,1,8192]", {"spark.executor.memory": "1g"})
     assert chosen_settings("local-cluster[2,1,1024]", {})["spark.executor.memory"] == "768m"
+
+
+LATE = pytest.mark.xfail(strict=True, reason="a local session ends itself after a minute of late heartbeats")
+
+
+@pytest.mark.parametrize(
+    ("master", "short"),
+    [
+        pytest.param("local[2]", False, marks=LATE),
+        pytest.param("local[*]", False, marks=LATE),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://head:7077", True),
+    ],
+)
+def test_heartbeats_are_short_where_an_executor_can_fall_silent(master: str, short: bool) -> None:
+    """Spark ends a process whose heartbeats were late 60 times in a row. In local mode that is the driver's own, whose
+    heartbeats are late when the machine is busy, and nobody else could be found lost by them.
+    """
+    chosen = chosen_settings(master, {})
+    assert all((name in chosen) is short for name in HEARTBEATS)
+    assert (
+        chosen_settings(master, {"spark.executor.heartbeatInterval": "7s"})["spark.executor.heartbeatInterval"] == "7s"
+    )
