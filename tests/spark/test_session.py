@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.spark.session import REGIONS, chosen_settings
+from holdfast.runtime.spark.session import HEARTBEATS, REGIONS, chosen_settings
 
 DRIVER, EXECUTORS = "spark.driver.extraJavaOptions", "spark.executor.defaultJavaOptions"
-HEARTBEATS = (
-    "spark.executor.heartbeatInterval",
-    "spark.storage.blockManagerHeartbeatTimeoutMs",
-    "spark.network.timeoutInterval",
-)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://head:7077", "yarn", "k8s://https://head:443"])
@@ -54,14 +49,11 @@ def test_executors_of_a_local_cluster_have_what_their_heap_allows() -> None:
     assert chosen_settings("local-cluster[2,1,1024]", {})["spark.executor.memory"] == "768m"
 
 
-LATE = pytest.mark.xfail(strict=True, reason="a local session ends itself after a minute of late heartbeats")
-
-
 @pytest.mark.parametrize(
     ("master", "short"),
     [
-        pytest.param("local[2]", False, marks=LATE),
-        pytest.param("local[*]", False, marks=LATE),
+        ("local[2]", False),
+        ("local[*]", False),
         ("local-cluster[2,1,1024]", True),
         ("spark://head:7077", True),
     ],

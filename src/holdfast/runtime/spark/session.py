@@ -24,9 +24,6 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
     "spark.locality.wait": "60s",
-    "spark.executor.heartbeatInterval": "1s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
-    "spark.network.timeoutInterval": "2s",
     "spark.shuffle.io.connectionTimeout": "4s",
     "spark.shuffle.io.maxRetries": "0",
     "spark.task.maxFailures": "1",
@@ -48,16 +45,26 @@ SETTINGS = {
 """What is set, unless ``settings`` says otherwise, over what spark-defaults.conf has.
 
 A Python task costs about a third with unix domain sockets. State is on its node, so a task waits for it rather than run
-elsewhere. An executor that has said nothing for ten seconds is lost; a task that has waited four seconds for rows from
-another fails, and they are not asked for again: without that, it is two minutes, and three times. What the driver
-writes on a local disk through Hadoop, the stream's own offset and commit logs above all, goes without Hadoop's checksum
-files: two less an epoch.
+elsewhere. A task that has waited four seconds for rows from another executor fails, and they are not asked for again:
+without that, it is two minutes, and three times. What the driver writes on a local disk through Hadoop, the stream's
+own offset and commit logs above all, goes without Hadoop's checksum files: two less an epoch.
 
 What was shuffled or broadcast is let go of without waiting for word from every executor: one that is cut off would hold
 up the end of the session for two minutes.
 
 The driver remembers the last thousand queries with their plans as text, page or no page, and every epoch is a query: a
 plan of a megabyte (a query with a large literal) fills the heap within minutes. So few are kept, and their texts short.
+"""
+
+HEARTBEATS = {
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
+    "spark.network.timeoutInterval": "2s",
+}
+"""An executor that has said nothing for ten seconds is lost, instead of two minutes.
+
+Not in local mode, where the driver is the executor: Spark ends a process whose heartbeats took longer than the interval
+60 times in a row, which on a busy machine a second may be too short for.
 """
 
 REGIONS = "-XX:G1HeapRegionSize=32m"
@@ -106,6 +113,8 @@ def chosen_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     if _large(given.get("spark.driver.memory", "")):
         options += f" {REGIONS}"
     chosen = {**SETTINGS, "spark.driver.extraJavaOptions": options}
+    if not is_local(master):
+        chosen |= HEARTBEATS
     if _here(master):
         chosen |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     cluster = _CLUSTER.fullmatch(master)
