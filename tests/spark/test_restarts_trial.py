@@ -39,14 +39,12 @@ BACKLOG = 4
 class Driver:
     """A process that runs all queries; files come while it is waited for."""
 
-    def __init__(self, process: subprocess.Popen[str], feed: Callable[[], None]) -> None:
+    def __init__(self, process: subprocess.Popen[str], said: Path, feed: Callable[[], None]) -> None:
         self.process = process
-        self._feed = feed
+        self._said, self._feed = said, feed
         self._lines: list[str] = []
-        self._said: list[str] = []
         self._changed = threading.Condition()
-        for stream, lines in ((process.stdout, self._lines), (process.stderr, self._said)):
-            threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def count(self, begins: str) -> int:
         """Lines that begin with this."""
@@ -58,9 +56,9 @@ class Driver:
         deadline = time.monotonic() + DEADLINE
         while not until():
             if self.process.poll() is not None:
-                assert self.process.returncode == -signal.SIGKILL, "".join(self._said[-30:])
+                assert self.process.returncode == -signal.SIGKILL, f"{self._said}:\n{self._said.read_text()[-5000:]}"
                 return False
-            assert time.monotonic() < deadline, "".join(self._said[-30:])
+            assert time.monotonic() < deadline, f"{self._said}:\n{self._said.read_text()[-5000:]}"
             if self._quiet() and self._lines:
                 self._feed()
         return True
@@ -82,10 +80,11 @@ class Driver:
         self.process.stdin.flush()
         assert self.wait(lambda: self.count(RUNNING) > runs), "it was killed"
 
-    def _read(self, stream: Any, lines: list[str]) -> None:
-        for line in stream:
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             with self._changed:
-                lines.append(line)
+                self._lines.append(line)
                 self._changed.notify_all()
 
 
@@ -93,7 +92,7 @@ class Trial:
     """``killed``: how often in each way; ``idle``: epochs without rows that a store has told of."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self._root, self.draw, self._files = root, random.Random(seed), 0
+        self._root, self.draw, self._files, self._drivers = root, random.Random(seed), 0, 0
         self.idle: dict[str, set[tuple[int, int]]] = defaultdict(set)
         self.more()
 
@@ -113,11 +112,21 @@ class Trial:
             self.more()
         program = [sys.executable, str(Path(__file__).with_name("restart_job.py")), str(self._root), "serves", *dying]
         paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-        pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         environment = {**os.environ, "PYTHONPATH": paths}
-        process = subprocess.Popen(program, text=True, start_new_session=True, env=environment, **pipes)
+        self._drivers += 1
+        said = self._root / f"driver-{self._drivers}.txt"
+        with said.open("w") as errors:
+            process = subprocess.Popen(
+                program,
+                text=True,
+                start_new_session=True,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         try:
-            yield Driver(process, self.feed)
+            yield Driver(process, said, self.feed)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
