@@ -48,6 +48,12 @@ def told(rows: Sequence[int], script: str) -> tuple[set[float], set[Fraction]]:
 GROUPS = pytest.mark.xfail(strict=True, reason="fidelity counts the rows that aggregates send, not those behind them")
 
 
+def test_the_stamp_of_a_sum_of_counts_is_the_share_of_the_counts() -> None:
+    """The example of docs/tentative.md."""
+    stamps, shares = told((13, 5, 13), "kill node-0,node-2 at epoch 4; join node-0,node-2 after 2s")
+    assert list(stamps) == pytest.approx([1 / 3] * len(stamps)) and shares == {Fraction(5, 31)}
+
+
 @GROUPS
 def test_a_sum_of_counts_is_worth_the_rows_behind_the_counts_that_are_left() -> None:
     """Three counts, of which each says one row in every epoch, and the one that is left has counted 5 of 31."""
