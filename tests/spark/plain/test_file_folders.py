@@ -131,7 +131,8 @@ def test_a_folder_behind_a_url_of_hadoops_belongs_to_one_query(
     seen: DataFrame, spark: SparkSession, place: Path
 ) -> None:
     (place / "rows").mkdir()
-    mount, url = f"fs.viewfs.mounttable.{place.name}.link./out", f"viewfs://{place.name}/out/rows"
+    host = place.name.replace("_", "")  # no host has that in its name
+    mount, url = f"fs.viewfs.mounttable.{host}.link./out", f"viewfs://{host}/out/rows"
     spark.conf.set(mount, place.as_uri())
     try:
         written(seen, place / "first", url)
